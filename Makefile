@@ -1,0 +1,42 @@
+# `make demo` and `make test` do all of their own set-up; nothing else needs to be run first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+JOBS ?= 2
+
+# One thread of OpenMP a test process: the processes already fill the cores.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+# Lines are counted in the other tests alone: here it would only take time.
+SAMPLES := tests/conformance/test_opinfo.py
+
+.PHONY: demo test lint unit samples clean
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/quickstart.py
+
+test: lint unit samples
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(INSTALLED)
+	$(TEST) --ignore=$(SAMPLES) \
+		--cov=babytriton --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
+
+samples: $(INSTALLED)
+	$(TEST) $(SAMPLES) $(PYTEST_ARGS)
+
+# torch goes first and pinned: a plain `torch` would take a build with gigabytes of CUDA.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,cuda]'
+	touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage* build *.egg-info
