@@ -1,0 +1,30 @@
+"""Plain Python functions over torch tensors, compiled to fused CPU and CUDA kernels."""
+
+import sys as _sys
+
+_excepthook = _sys.excepthook
+# torch first: it loads the CUDA runtime library that TVM's CUDA runtime needs.
+import torch as _torch  # noqa: E402, F401
+import tvm as _tvm  # noqa: E402, F401
+
+# TVM replaces the hook; a user's uncaught error would then print without its message.
+_sys.excepthook = _excepthook
+
+from babytriton.diagnostics import CompileError  # noqa: E402
+from babytriton.jit import JitFunction, jit  # noqa: E402
+from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
+from babytriton.targets import Target  # noqa: E402
+from babytriton.tensor import Tensor  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [
+    "CompileError",
+    "Compiled",
+    "JitFunction",
+    "Lowered",
+    "Scheduled",
+    "Target",
+    "Tensor",
+    "__version__",
+    "jit",
+]

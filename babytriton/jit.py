@@ -1,0 +1,255 @@
+"""``@jit``: finds the specialization of a call, or makes it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
+
+import torch
+
+from babytriton import errors
+from babytriton.config import CONFIG
+from babytriton.frontend.captures import Guard
+from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
+from babytriton.frontend.source import Source
+from babytriton.ops.value import NeedsConstant
+from babytriton.runtime.dispatch import fill
+from babytriton.runtime.executable import COMPILE_LOCK
+from babytriton.stages import SOURCE_KINDS, Compiled, Lowered
+from babytriton.targets import Target, as_target
+from babytriton.tensor import Tensor, annotated_tensors
+
+Function = types.FunctionType | types.MethodType
+
+
+class JitFunction:
+    """A Python function that compiles itself for the arguments it is called with.
+
+    Attributes:
+        fn: the plain Python function.
+        target: what it compiles for; ``None`` lets the device of the arguments decide.
+    """
+
+    def __init__(
+        self, fn: Function, target: Target | None = None, static_argnames: Iterable[str] = ()
+    ) -> None:
+        self.fn = fn
+        self.target = target
+        self._static_argnames = frozenset(static_argnames)
+        self._parameters = Parameters(fn)
+        unknown = self._static_argnames - set(self._parameters.names)
+        if unknown:
+            raise ValueError(f"static_argnames: {fn.__name__} has no parameter {min(unknown)!r}")
+        self._specializations: dict[Any, list[Compiled]] = {}
+        self._newest: Compiled | None = None
+        self._static = self._static_argnames
+        self._classes: dict[type, dict[str, Any]] = {}
+        Source.remember(fn)
+        functools.update_wrapper(self, fn)
+
+    @property
+    def __babytriton_function__(self) -> Function:
+        """What a call from another compiled function inlines."""
+        return self.fn
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, compiled for these arguments.
+
+        Raises:
+            CompileError: it cannot be compiled; the message points at the line.
+            TypeError, ValueError: an argument cannot be compiled for; the message names it.
+        """
+        if CONFIG.interpret:
+            return self.fn(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise errors.Autocast(None, self.fn.__name__).error()
+        values = self._unboxed(self._parameters.bind(args, kwargs))
+        compiled = self._find(values) or self._make(values)
+        return compiled.run(leaves_of(values, self._static, self._parameters.names))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The first stage for these arguments: tensors, meta tensors or ``Tensor`` specs.
+
+        Without arguments, a function whose parameters are all annotated is lowered for those.
+
+        Raises:
+            CompileError: the function cannot be compiled.
+        """
+        if not args and not kwargs:
+            args = tuple(self._annotated())
+        return self._lower(self._parameters.bind(args, kwargs))
+
+    def source(self, *args: Any, kind: str | None = None) -> str:
+        """The source of the newest specialization, or of the one for the given arguments.
+
+        Args:
+            args: example arguments, or nothing; a single string that names a kind is ``kind``.
+            kind: see :meth:`Compiled.source`.
+        """
+        first = args[0] if len(args) == 1 else None
+        if kind is None and isinstance(first, str) and first in SOURCE_KINDS:
+            args, kind = (), first
+        if args:
+            values = self._unboxed(self._parameters.bind(args, {}), specs=True)
+            found = self._find(values) or self._make(values)
+            return found.source(kind)
+        if self._newest is None:
+            raise errors.NothingCompiled(None, self.fn.__name__).error()
+        return self._newest.source(kind)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """As a method: a function compiled for the object it is called on."""
+        if owner is None:
+            return self
+        if isinstance(owner, type):  # a classmethod
+            attributes = self._classes.setdefault(owner, {})
+        elif hasattr(owner, "__dict__"):
+            # Beside the object's own attributes, so that the two are forgotten together.
+            attributes = vars(owner)
+        else:
+            kept = f"{type(owner).__qualname__} has __slots__ and no __dict__ to keep it in"
+            raise TypeError(f"a compiled method needs a place on its object: {kept}")
+        name = f"_babytriton_{self.fn.__name__}"
+        bound = attributes.get(name)
+        # A copy of an object has the attributes of the first, this one among them.
+        if bound is None or bound.fn.__self__ is not owner:
+            method = types.MethodType(self.fn, owner)
+            bound = JitFunction(method, self.target, self._static_argnames)
+            attributes[name] = bound
+        return bound
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
+        """A function that compiles anew: what was compiled belongs to the first one."""
+        return JitFunction(copy.deepcopy(self.fn, memo), self.target, self._static_argnames)
+
+    def __reduce__(self) -> Any:
+        """Pickled by name, as functions are."""
+        if isinstance(self.fn, types.MethodType):
+            return getattr, (self.fn.__self__, self.fn.__name__)
+        return self.fn.__qualname__
+
+    def __repr__(self) -> str:
+        return f"<jit {self.fn.__qualname__} for {self.target or 'the device of its arguments'}>"
+
+    def _find(self, values: Sequence[Any]) -> Compiled | None:
+        key = self._key(values)
+        try:
+            candidates = self._specializations.get(key, ())
+        except TypeError:  # an argument that is not hashable: making one says which
+            return None
+        return next((c for c in candidates if _holds(c.guards)), None)
+
+    def _key(self, values: Sequence[Any]) -> Any:
+        names = self._parameters.names
+        return (torch.get_default_dtype(), call_key(values, self._static, names))
+
+    def _make(self, values: Sequence[Any]) -> Compiled:
+        with COMPILE_LOCK:
+            found = self._find(values)  # another thread may have been faster
+            if found is None:
+                found = self._lower(values).compile()
+                self._specializations.setdefault(self._key(values), []).append(found)
+            self._newest = found
+            return found
+
+    def _lower(self, values: Sequence[Any]) -> Lowered:
+        self._check_annotations(values)
+        while True:
+            signature = Signature.of(self._parameters.names, values, self._static)
+            target = self.target or _target_of(signature)
+            try:
+                return Lowered.of(self.fn, self._parameters, signature, target)
+            except NeedsConstant as needed:
+                # Specializations made before keep a float variable that this one cannot.
+                self._static |= needed.arguments
+
+    def _unboxed(self, values: Sequence[Any], specs: bool = False) -> Sequence[Any]:
+        """The arguments, with the tensor in place of each box that holds one."""
+        if not any(isinstance(value, (Tensor, tuple, list, dict)) for value in values):
+            return values
+        boxes = (Tensor,)
+
+        def unboxed(name: str, box: Tensor) -> Any:
+            if box.data is None and not specs:
+                instead = f"put a tensor into it: {name}.data = torch.ones({box.shape})"
+                raise errors.ArgumentType(None, name, "a Tensor without data", instead).error()
+            return box if box.data is None else box.data
+
+        return [
+            fill(value, functools.partial(unboxed, name), boxes)
+            for name, value in zip(self._parameters.names, values)
+        ]
+
+    @functools.cached_property
+    def _annotations(self) -> dict[str, Tensor]:
+        return annotated_tensors(self.fn)
+
+    def _annotated(self) -> list[Tensor]:
+        """The annotations of the parameters that have one, in order."""
+        annotations = self._annotations
+        return [annotations[name] for name in self._parameters.names if name in annotations]
+
+    def _check_annotations(self, values: Sequence[Any]) -> None:
+        annotations = self._annotations
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, value in zip(self._parameters.names, values):
+            if name in annotations and isinstance(value, torch.Tensor):
+                annotations[name].check(name, value, sizes)
+
+
+@overload
+def jit(fn: Function, /) -> JitFunction: ...
+@overload
+def jit(
+    target: Target | str | None = None, *, static_argnames: Iterable[str] = ()
+) -> Callable[[Callable[..., Any]], JitFunction]: ...
+def jit(target: Any = None, *, static_argnames: Iterable[str] = ()) -> Any:
+    """Compile a plain Python function over torch tensors.
+
+    Works bare, ``@jit``, and with a target, ``@jit("gpu")`` or ``@jit(target=Target("cuda"))``.
+
+    Args:
+        target: ``"cpu"``, ``"gpu"``, a :class:`Target`, or ``None`` for the device of the inputs.
+        static_argnames: parameters whose floats are constants of the program, so that a new value
+            compiles again; ints, bools and strings are constants anyway.
+
+    Returns:
+        A :class:`JitFunction`, called as the function is.
+
+    Raises:
+        ValueError: the target is unknown.
+        TypeError: what is decorated is not a Python function, or the target is no target.
+    """
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    if target is None or isinstance(target, (str, Target)):
+        chosen = None if target is None else as_target(target)
+        return lambda fn: JitFunction(_as_function(fn), chosen, names)
+    return JitFunction(_as_function(target), None, names)
+
+
+def _as_function(fn: Any) -> Function:
+    if isinstance(fn, JitFunction):
+        return fn.fn
+    if isinstance(fn, torch.nn.Module):
+        fn = fn.forward
+    if not isinstance(fn, (types.FunctionType, types.MethodType)):
+        given = f"{type(fn).__name__}"
+        raise TypeError(f"jit compiles Python functions, not a {given}: it has no source to read")
+    return fn
+
+
+def _target_of(signature: Signature) -> Target:
+    """The target for the device that the tensor arguments are on."""
+    kind = "cpu"
+    for leaf in signature.leaves():
+        if isinstance(leaf.spec, TensorSpec) and leaf.spec.device.type != "meta":
+            kind = leaf.spec.device.type
+            break
+    return Target(kind)
+
+
+def _holds(guards: Sequence[Guard]) -> bool:
+    return all(guard() for guard in guards)

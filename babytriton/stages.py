@@ -1,0 +1,301 @@
+"""The stages of a function: Lowered, Scheduled, Compiled. Each knows only the next one."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import astunparse
+import torch
+from tvm.ir import IRModule
+from tvm.tirx import PrimFunc
+
+from babytriton import errors
+from babytriton.diagnostics import CompileError
+from babytriton.frontend import lowering
+from babytriton.frontend.captures import Guard
+from babytriton.frontend.program import Hidden, Input
+from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
+from babytriton.frontend.source import FunctionNode, Source
+from babytriton.ops.fallback import Fallback, TorchCall
+from babytriton.passes import pipeline
+from babytriton.runtime import cuda, executable, interop
+from babytriton.runtime.dispatch import Launcher, check_tensor, fill, require_device
+from babytriton.targets import Target
+
+KINDS = {
+    "cpu": ("ast", "python", "relax", "tir", "llvm", "asm"),
+    "cuda": ("ast", "python", "relax", "tir", "cuda", "ptx", "sass", "llvm", "asm"),
+}
+"""The kinds of source that a function for each kind of target can show."""
+
+SOURCE_KINDS = frozenset(kind for kinds in KINDS.values() for kind in kinds)
+
+
+@dataclass(frozen=True, repr=False)
+class Lowered:
+    """A function for one signature as Relax.
+
+    Attributes:
+        name: of the function.
+        parameters: of the function, for binding a call's arguments.
+        signature: what it was compiled for.
+        target: what it is compiled for.
+        lowering: the Relax program and how a call fills it.
+        node: the function's syntax tree.
+    """
+
+    name: str
+    parameters: Parameters
+    signature: Signature
+    target: Target
+    lowering: lowering.Lowering
+    node: FunctionNode
+
+    @classmethod
+    def of(
+        cls,
+        fn: types.FunctionType | types.MethodType,
+        parameters: Parameters,
+        signature: Signature,
+        target: Target,
+    ) -> Lowered:
+        """Lower a function.
+
+        Raises:
+            CompileError: the function cannot be compiled.
+            NeedsConstant: a float argument must be a constant for it to be compiled.
+        """
+        with executable.COMPILE_LOCK:
+            node = Source.of(fn).node
+            device = _device(signature, target)
+            found = lowering.lower(fn, signature, device)
+        return cls(fn.__name__, parameters, signature, target, found, node)
+
+    @property
+    def mod(self) -> IRModule:
+        """The program as TVM holds it."""
+        return self.lowering.mod
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The calls that run through torch from inside the graph, and why."""
+        return self.lowering.fallbacks
+
+    def __repr__(self) -> str:
+        return f"<Lowered {self.name}({self.signature}) for {self.target}>"
+
+    def ast(self) -> str:
+        """The function's syntax tree, a node a line."""
+        return str(astunparse.dump(self.node))
+
+    def python(self) -> str:
+        """The function as Python, rendered from its syntax tree."""
+        return str(astunparse.unparse(self.node)).strip() + "\n"
+
+    def as_text(self) -> str:
+        """The program as Relax, before any pass."""
+        return str(self.mod.script())
+
+    def schedule(self) -> Scheduled:
+        """Fuse operators into TensorIR functions and give each its loops."""
+        with executable.COMPILE_LOCK, _ours("scheduling"):
+            mod = pipeline.fuse_and_schedule(self.mod, self.target)
+        return Scheduled(self, mod)
+
+    def compile(self) -> Compiled:
+        """Schedule, and compile to machine code."""
+        return self.schedule().compile()
+
+
+@dataclass(frozen=True, repr=False)
+class Scheduled:
+    """A function as fused and scheduled TensorIR.
+
+    Attributes:
+        lowered: the stage before.
+        mod: a Relax program that calls TensorIR functions.
+    """
+
+    lowered: Lowered
+    mod: IRModule
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of the TensorIR functions, a kernel or more each."""
+        functions = self.mod.functions_items()
+        return tuple(var.name_hint for var, fn in functions if isinstance(fn, PrimFunc))
+
+    def __repr__(self) -> str:
+        lowered = self.lowered
+        return f"<Scheduled {lowered.name}({lowered.signature}): {len(self.kernels)} kernels>"
+
+    def as_text(self) -> str:
+        """The scheduled TensorIR, and the Relax program that calls it."""
+        return str(self.mod.script())
+
+    def compile(self) -> Compiled:
+        """Compile to machine code; for a GPU that is absent, to source."""
+        with _ours("code generation"):
+            target = self.lowered.target.resolved()
+            built = executable.build(self.mod, self.lowered.lowering.entry, target)
+        return Compiled(self, built)
+
+
+@dataclass(frozen=True, repr=False)
+class Compiled:
+    """A function that can be called, with arguments of the one signature it was compiled for.
+
+    Attributes:
+        scheduled: the stage before.
+        executable: the machine code.
+    """
+
+    scheduled: Scheduled
+    executable: executable.Executable
+
+    @property
+    def signature(self) -> Signature:
+        """What it was compiled for."""
+        return self.scheduled.lowered.signature
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The calls that run through torch from inside the graph, and why."""
+        return self.scheduled.lowered.fallbacks
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of the TensorIR functions, a kernel or more each."""
+        return self.scheduled.kernels
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """What must still hold outside the function for this to be its program."""
+        return self.scheduled.lowered.lowering.guards
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return self  # nothing of it changes, and machine code cannot be copied
+
+    def __reduce__(self) -> Any:
+        raise TypeError("machine code cannot be pickled: pickle the function, and compile there")
+
+    def __repr__(self) -> str:
+        target = self.executable.target
+        return f"<Compiled {self.scheduled.lowered.name}({self.signature}) for {target}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arguments of the signature it was compiled for.
+
+        Raises:
+            TypeError, ValueError: an argument does not fit; the message names it.
+        """
+        lowered = self.scheduled.lowered
+        values = lowered.parameters.bind(args, kwargs)
+        static = self.signature.static
+        self.signature.require(Signature.of(lowered.parameters.names, values, static))
+        for guard in self.guards:
+            if not guard():
+                raise errors.CapturedChanged(None, guard.place.path, lowered.name).error()
+        return self.run(leaves_of(values, static, lowered.parameters.names))
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """Run on the tensors and floats of a call that is known to fit the signature."""
+        require_device(self.scheduled.lowered.name, self.scheduled.lowered.target.kind)
+        return self._runner(leaves)
+
+    def source(self, kind: str | None = None) -> str:
+        """The function at one of its stages.
+
+        Args:
+            kind: ``"ast"``, ``"python"``, ``"relax"``, ``"tir"``, ``"llvm"`` or ``"asm"``; for a
+                GPU also ``"cuda"``, ``"ptx"`` and ``"sass"``. By default ``"cuda"`` on a GPU and
+                ``"llvm"`` on the CPU.
+
+        Raises:
+            ValueError: there is no such kind for this target.
+            RuntimeError: a tool that makes it is missing; the message names its package.
+        """
+        target = self.executable.target
+        kind = kind or ("cuda" if target.kind == "cuda" else "llvm")
+        if kind not in KINDS[target.kind]:
+            known = ", ".join(KINDS[target.kind])
+            raise errors.UnknownSource(None, kind, target.kind, known).error()
+        makers: dict[str, Callable[[], str]] = {
+            "ast": self.scheduled.lowered.ast,
+            "python": self.scheduled.lowered.python,
+            "relax": self.scheduled.lowered.as_text,
+            "tir": self.scheduled.as_text,
+            "cuda": self.executable.cuda,
+            "llvm": self.executable.llvm,
+            "asm": self.executable.asm,
+            "ptx": lambda: cuda.ptx(self.executable.cuda(), target.arch or ""),
+            "sass": lambda: cuda.sass(self.executable.cuda(), target.arch or ""),
+        }
+        return makers[kind]()
+
+    @cached_property
+    def _runner(self) -> _Runner:
+        return _Runner(self)
+
+
+class _Runner:
+    """Takes the leaves of a call to the program's parameters, and its outputs to the result."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        lowered = compiled.scheduled.lowered
+        self._device = _device(lowered.signature, lowered.target)
+        self._launcher = Launcher(compiled.executable, self._device)
+        self._result = lowered.lowering.result
+        paths = [leaf.path for leaf in lowered.signature.leaves()]
+        self._inputs = [_input(input, paths) for input in lowered.lowering.inputs]
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        parameters = [read(leaves) for _, read in self._inputs]
+        for (path, _), parameter in zip(self._inputs, parameters):
+            if isinstance(parameter, torch.Tensor):
+                check_tensor(path, parameter, self._device)
+        outputs = self._launcher(parameters)
+
+        def leaf(place: lowering.Output | lowering.Returned) -> Any:
+            if isinstance(place, lowering.Returned):
+                return parameters[place.input]
+            output = outputs[place.index]
+            return output.item() if place.is_float else output
+
+        return fill(self._result, leaf, (lowering.Output, lowering.Returned))
+
+
+def _input(input: Input, paths: Sequence[str]) -> tuple[str, Callable[[Sequence[Any]], Any]]:
+    """What the user calls an input of the program, and how a call reads it."""
+    if isinstance(input, Hidden):
+        read = input.place.read
+        return input.place.path, lambda leaves: read()
+    if isinstance(input, TorchCall):
+        function = interop.packed(input)
+        return "", lambda leaves: function
+    index = input
+    return paths[index], lambda leaves: leaves[index]
+
+
+def _device(signature: Signature, target: Target) -> torch.device:
+    """The device to run on: that of the arguments, if it is one of the target's kind."""
+    specs = [leaf.spec for leaf in signature.leaves()]
+    devices = [spec.device for spec in specs if isinstance(spec, TensorSpec)]
+    ours = [device for device in devices if device.type == target.device_type]
+    return ours[0] if ours else torch.device(target.device_type)
+
+
+@contextmanager
+def _ours(stage: str) -> Iterator[None]:
+    """Whatever fails inside is not the user's: say so, in words that are not TVM's."""
+    try:
+        yield
+    except CompileError:
+        raise
+    except Exception as error:
+        raise errors.internal(stage, error) from error
