@@ -1,0 +1,133 @@
+"""Reductions as tensor expressions: the dimensions they run over, and indices around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from babytriton.ops.site import compute
+from babytriton.ops.value import Value
+
+STEPS = 4096
+"""Numbers that are added one after another before float32 has lost too many of a sum's digits."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The dimensions of a shape that are reduced.
+
+    Attributes:
+        shape: of what is reduced.
+        dims: the reduced dimensions, ascending, counted from the front.
+        keepdim: whether the result keeps them, with size 1.
+        wide_sums: whether sums of float32 are accumulated in float64.
+    """
+
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    keepdim: bool = False
+    wide_sums: bool = False
+
+    @classmethod
+    def of(cls, x: Value, dim: Any, keepdim: Any = False) -> Axes:
+        """From torch's ``dim``: a number, several, or ``None`` or ``()`` for all of them."""
+        shape = tuple(x.meta.shape)
+        dims = dims_of(dim, len(shape))
+        # A GPU's threads share long sums, and its float64 may be slow.
+        wide_sums = x.device.type == "cpu" and _steps(shape, dims) > STEPS
+        return cls(shape, dims, bool(keepdim), wide_sums)
+
+    @property
+    def length(self) -> int:
+        """How many elements make up one result."""
+        return math.prod(self.shape[d] for d in self.dims)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The shape that the reduction gives."""
+        if self.keepdim:
+            return tuple(1 if d in self.dims else n for d, n in enumerate(self.shape))
+        return tuple(n for d, n in enumerate(self.shape) if d not in self.dims)
+
+    def reduce(
+        self, name: str, element: Callable[..., Any], reducer: Callable[..., Any] = te.sum
+    ) -> te.Tensor:
+        """``element(*index)``, over the whole shape, reduced to the result's shape."""
+        axes = {d: te.reduce_axis((int64(0), int64(self.shape[d])), f"k{d}") for d in self.dims}
+        widened = False
+
+        def one(*index: Any) -> Any:
+            nonlocal widened
+            value = element(*self.full(index, {d: axis.var for d, axis in axes.items()}))
+            if self.wide_sums and reducer is te.sum and str(value.ty.dtype) == "float32":
+                widened = True
+                value = value.astype("float64")
+            return reducer(value, axis=list(axes.values())) if axes else value
+
+        reduced = compute(self.result, one, name)
+        if not widened:
+            return reduced
+        return self.each(f"{name}_rounded", lambda *i: reduced(*i).astype("float32"))
+
+    def each(self, name: str, element: Callable[..., Any]) -> te.Tensor:
+        """One value for each result of the reduction."""
+        return compute(self.result, element, name)
+
+    def at(self, reduced: te.Tensor, index: Sequence[Any]) -> Any:
+        """The element of a reduction's result that belongs to an index of the whole shape."""
+        if self.keepdim:
+            return reduced(*(int64(0) if d in self.dims else i for d, i in enumerate(index)))
+        return reduced(*(i for d, i in enumerate(index) if d not in self.dims))
+
+    def full(self, index: Sequence[Any], reduced: Mapping[int, Any] | None = None) -> list[Any]:
+        """An index of the whole shape, from a result's and the reduced dimensions' (or 0)."""
+        position = list(index)
+        for d in self.dims:
+            position[d : d + self.keepdim] = [reduced[d] if reduced else int64(0)]
+        return position
+
+    def first(self, x: te.Tensor, index: Sequence[Any]) -> Any:
+        """The first of the elements that are reduced together with the one at an index."""
+        return x(*(int64(0) if d in self.dims else i for d, i in enumerate(index)))
+
+    def position(self, index: Sequence[Any]) -> Any:
+        """Which of the elements that are reduced together it is, counted from 0."""
+        position: Any = int64(0)
+        for d in self.dims:
+            position = position * int64(self.shape[d]) + index[d]
+        return position
+
+
+def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
+    """torch's ``dim`` argument as ascending dimensions counted from the front."""
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(ndim))
+    given = dim if isinstance(dim, (tuple, list)) else (dim,)
+    # A tensor without dimensions takes 0 and -1 as if it had one.
+    return tuple(sorted(int(d) % ndim for d in given)) if ndim else ()
+
+
+def _steps(shape: Sequence[int], dims: tuple[int, ...]) -> int:
+    """How many numbers follow each other in a sum, as the schedules of the CPU share it out.
+
+    A row has lanes where a number of them divides it, and a whole tensor also has pieces.
+    """
+    length = math.prod(shape[d] for d in dims)
+    if dims == tuple(range(len(shape))):
+        length //= _divisor(length, range(1, 65))
+    if dims and dims[-1] == len(shape) - 1:
+        length //= _divisor(length, range(8, 65))
+    return length
+
+
+def _divisor(length: int, candidates: range) -> int:
+    return max((n for n in candidates if length % n == 0), default=1)
+
+
+def int64(value: int) -> tirx.IntImm:
+    """An index constant: FuseTIR joins only buffers with int64 shapes."""
+    return tirx.IntImm("int64", value)

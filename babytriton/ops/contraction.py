@@ -1,0 +1,90 @@
+"""Sums of products over labelled axes: what matrix products, einsum and attention are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from tvm import relax, te
+
+from babytriton.ops.axes import int64
+from babytriton.ops.numerics import opmath
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site, compute
+from babytriton.ops.value import Value
+from babytriton.types import dtype_of
+
+Labels = Sequence[Hashable]
+"""The names of a tensor's axes, one an axis; a string serves where letters do."""
+
+
+def require_one_number_dtype(*operands: Value | None) -> torch.dtype:
+    """The dtype that all operands have.
+
+    Raises:
+        Unsupported: torch refuses the product, but only when it runs: on meta tensors it has no
+            complaint about bool and about operands of several dtypes.
+    """
+    dtypes = {operand.meta.dtype for operand in operands if operand is not None}
+    if len(dtypes) != 1:
+        raise Unsupported("operands of different dtypes")
+    (dtype,) = dtypes
+    if dtype == torch.bool:
+        raise Unsupported("torch has no product of bool matrices")
+    return dtype
+
+
+def contract(
+    site: Site,
+    name: str,
+    operands: Sequence[tuple[relax.Expr, Labels]],
+    labels: Labels,
+    dtype: torch.dtype | None = None,
+) -> relax.Var:
+    """The product of tensors, summed over the axes that the result does not have: one kernel.
+
+    An axis of size 1 broadcasts, and a label twice in one operand reads its diagonal. Reading
+    the operands where they lie saves the transposed copies that a matmul would want.
+
+    Args:
+        site: the call to emit into.
+        name: of the kernel.
+        operands: each tensor and the labels of its axes.
+        labels: of the result's axes.
+        dtype: of the sum and the result; that torch computes in if not given.
+    """
+    exprs = [expr for expr, _ in operands]
+    acc = dtype_of(dtype or opmath(getattr(torch, str(exprs[0].ty.dtype)))).name
+    sizes: dict[Hashable, int] = {}
+    for expr, axes in operands:
+        for label, size in zip(axes, expr.ty.shape):
+            sizes[label] = max(sizes.get(label, 1), int(size))
+    summed = [label for label in sizes if label not in labels]
+
+    def fn(*tensors: te.Tensor) -> te.Tensor:
+        reduced = {x: te.reduce_axis((0, int64(sizes[x])), name="k") for x in summed}
+
+        def body(*index: Any) -> Any:
+            position = dict(zip(labels, index)) | reduced
+            factors = [
+                _read(tensor, axes, position, sizes).astype(acc)
+                for tensor, (_, axes) in zip(tensors, operands)
+            ]
+            product = factors[0] if len(factors) == 1 else factors[0] * factors[1]
+            return te.sum(product, axis=list(reduced.values())) if reduced else product
+
+        return compute([sizes[label] for label in labels], body, name)
+
+    return site.te(name, fn, *exprs)
+
+
+def _read(
+    tensor: te.Tensor, axes: Labels, position: dict[Hashable, Any], sizes: dict[Hashable, int]
+) -> Any:
+    """The element of a tensor at labelled indices."""
+    index = [
+        position[label] if int(n) == sizes[label] else int64(0)
+        for label, n in zip(axes, tensor.shape)
+    ]
+    return tensor(*index)

@@ -1,0 +1,144 @@
+"""New tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tvm import relax, runtime, tirx
+
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site
+from babytriton.ops.table import Op
+from babytriton.ops.value import Value, values_in
+from babytriton.types import dtype_of
+
+T = torch.Tensor
+
+_RANDOM = "random: torch's generator draws the numbers"
+
+
+def _filled(site: Site, value: Any) -> Any:
+    """A tensor of the result's shape with one value everywhere, a Python number or a value."""
+    number = site.expr(value, site.dtype)
+    return relax.op.full(list(site.shape), number, dtype_of(site.dtype).name)
+
+
+def _zeros(site: Site, *_: Any, **__: Any) -> Any:
+    return _filled(site, 0)
+
+
+def _ones(site: Site, *_: Any, **__: Any) -> Any:
+    return _filled(site, 1)
+
+
+def _full(site: Site, size: Any, fill_value: Any, **_: Any) -> Any:
+    return _filled(site, fill_value)
+
+
+def _full_like(site: Site, input: Value, fill_value: Any, **_: Any) -> Any:
+    return _filled(site, fill_value)
+
+
+def _new_full(site: Site, input: Value, size: Any, fill_value: Any, **_: Any) -> Any:
+    return _filled(site, fill_value)
+
+
+def _fill(site: Site, input: Value, value: Any) -> Any:
+    return _filled(site, value)
+
+
+def _arange(site: Site, *bounds: Any, **named: Any) -> Any:
+    """Start plus a multiple of the step, in int64 or float64 as torch computes it."""
+    starts = len(bounds) > 1 or "end" in named
+    start = bounds[0] if bounds and starts else named.get("start", 0)
+    step = bounds[2] if len(bounds) > 2 else named.get("step", 1)
+    whole = not site.dtype.is_floating_point
+    wide = "int64" if whole else "float64"
+    first, by = (tirx.const(int(x) if whole else float(x), wide) for x in (start, step))
+
+    def body(_: Any, i: Any) -> Any:
+        return (first + by * i.astype(wide)).astype(dtype_of(site.dtype).name)
+
+    return site.compute("arange", site.shape, body)
+
+
+def _eye(site: Site, *_: Any, **__: Any) -> Any:
+    rows, columns = site.shape
+    return relax.op.eye(rows, columns, dtype=dtype_of(site.dtype).name)
+
+
+def constant(tensor: torch.Tensor) -> relax.Expr:
+    """A tensor that is known while compiling."""
+    held = tensor.detach().cpu().contiguous()
+    if held.dtype == torch.bool:
+        return relax.const(held.numpy(), "bool")
+    return relax.const(runtime.from_dlpack(held))
+
+
+def _evaluated(fn: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A row for a tensor of Python numbers alone: torch makes it once, while compiling."""
+
+    def build(site: Site, *args: Any, **kwargs: Any) -> Any:
+        if values_in((args, kwargs)):
+            raise Unsupported("made from the values of tensors")
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
+        with torch.device("cpu"):
+            return constant(fn(*args, **kwargs))
+
+    return build
+
+
+def _tensor(site: Site, data: Any, **_: Any) -> Any:
+    """A tensor of Python numbers, or of one float that is known only at run time."""
+    if isinstance(data, Value):
+        return site.expr(data, site.dtype)
+    if values_in(data):
+        raise Unsupported("made from the values of tensors")
+    if site.shape == ():
+        return relax.const(torch.tensor(data, dtype=site.dtype, device="cpu").item(), _name(site))
+    return constant(torch.tensor(data, dtype=site.dtype, device="cpu"))
+
+
+def _scalar_tensor(site: Site, s: Any, **_: Any) -> Any:
+    return _tensor(site, s)
+
+
+def _new_tensor(site: Site, input: Value, data: Any, **_: Any) -> Any:
+    return _tensor(site, data)
+
+
+def _name(site: Site) -> str:
+    return dtype_of(site.dtype).name
+
+
+ROWS: tuple[Op, ...] = (
+    Op("zeros", (torch.zeros,), _zeros),
+    Op("ones", (torch.ones,), _ones),
+    Op("full", (torch.full,), _full, scalars=True),
+    # torch leaves the values of empty tensors open.
+    Op("empty", (torch.empty, torch.empty_like, T.new_empty), _zeros),
+    Op("zeros_like", (torch.zeros_like, T.new_zeros), _zeros),
+    Op("ones_like", (torch.ones_like, T.new_ones), _ones),
+    Op("full_like", (torch.full_like,), _full_like, scalars=True),
+    Op("new_full", (T.new_full,), _new_full, scalars=True),
+    Op("fill", (torch.fill,), _fill, scalars=True),
+    Op("arange", (torch.arange,), _arange),
+    Op("eye", (torch.eye,), _eye),
+    Op("linspace", (torch.linspace,), _evaluated(torch.linspace)),
+    Op("logspace", (torch.logspace,), _evaluated(torch.logspace)),
+    Op("tril_indices", (torch.tril_indices,), _evaluated(torch.tril_indices)),
+    Op("triu_indices", (torch.triu_indices,), _evaluated(torch.triu_indices)),
+    Op("tensor", (torch.tensor, torch.as_tensor, torch.asarray), _tensor, scalars=True),
+    Op("scalar_tensor", (torch.scalar_tensor,), _scalar_tensor, scalars=True),
+    Op("new_tensor", (T.new_tensor,), _new_tensor, scalars=True),
+    Op("rand", (torch.rand, torch.rand_like), why=_RANDOM),
+    Op("randn", (torch.randn, torch.randn_like), why=_RANDOM),
+    Op("randint", (torch.randint, torch.randint_like), why=_RANDOM),
+    Op("randperm", (torch.randperm,), why=_RANDOM),
+    Op("normal", (torch.normal,), why=_RANDOM),
+    Op("bernoulli", (torch.bernoulli, T.bernoulli), why=_RANDOM),
+    Op("multinomial", (torch.multinomial, T.multinomial), why=_RANDOM),
+    Op("poisson", (torch.poisson,), why=_RANDOM),
+)

@@ -1,0 +1,443 @@
+"""Arithmetic, element by element."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tvm import relax, tirx
+
+from babytriton.ops import numerics
+from babytriton.ops.pointwise import (
+    binary,
+    constant,
+    elementwise,
+    relaxed,
+    spelled,
+    unary,
+)
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site
+from babytriton.ops.table import Op
+from babytriton.ops.value import Scalar, Value
+from babytriton.types import dtype_of, find_dtype
+
+DIVISION_BY_ZERO = "integer division by a tensor: a zero must raise"
+
+
+def _add(site: Site, input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    if site.dtype == torch.bool:
+        # alpha is True or False here.
+        return relaxed(site, relax.op.logical_or, input, other) if alpha else site.expr(input)
+    if _is_one(alpha):
+        return _arithmetic(site, "add", relax.op.add, operator.add, input, other)
+    return elementwise(site, "add", lambda x, y, a: x + a * y, input, other, alpha)
+
+
+def _sub(site: Site, input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    if _is_one(alpha):
+        return _arithmetic(site, "sub", relax.op.subtract, operator.sub, input, other)
+    return elementwise(site, "sub", lambda x, y, a: x - a * y, input, other, alpha)
+
+
+def _rsub(site: Site, input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    return _sub(site, other, input, alpha=alpha)
+
+
+def _mul(site: Site, input: Any, other: Any) -> Any:
+    if site.dtype == torch.bool:
+        return relaxed(site, relax.op.logical_and, input, other)
+    if _is_zero(input) or _is_zero(other):
+        # TVM takes 0 * x for 0, whatever x is.
+        return elementwise(site, "mul", _hidden_mul, input, other)
+    return _arithmetic(site, "mul", relax.op.multiply, operator.mul, input, other)
+
+
+def _arithmetic(
+    site: Site,
+    name: str,
+    whole: Callable[..., relax.Expr],
+    element: Callable[[Any, Any], Any],
+    input: Any,
+    other: Any,
+) -> Any:
+    """A Relax operator; for integers one that wraps, as torch's arithmetic does.
+
+    LLVM and C++ take an overflow of signed integers for impossible, and compute on from that.
+    """
+    if site.dtype not in (torch.int32, torch.int64):
+        return relaxed(site, whole, input, other)
+    signed = dtype_of(site.dtype).name
+
+    def wrapping(x: Any, y: Any) -> Any:
+        return tirx.Cast(signed, element(_unsigned(x, signed), _unsigned(y, signed)))
+
+    return elementwise(site, name, wrapping, input, other)
+
+
+def _unsigned(x: Any, signed: str) -> Any:
+    """A signed integer as the unsigned one of the same bits."""
+    if not isinstance(x, tirx.IntImm) or x.value >= 0:
+        return tirx.Cast(f"u{signed}", x)
+    # TVM has no unsigned constant above the signed ones: in bits, -n is ~(n - 1).
+    return tirx.bitwise_not(tirx.IntImm(f"u{signed}", -(int(x.value) + 1)))
+
+
+def _hidden_mul(x: Any, y: Any) -> Any:
+    return numerics.hidden(x) * numerics.hidden(y)
+
+
+def _div(site: Site, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None and _is_zero(input):
+        # TVM takes 0 / x for 0, whatever x is.
+        return elementwise(site, "div", lambda x, y: numerics.hidden(x) / y, input, other)
+    if rounding_mode is None:
+        return relaxed(site, relax.op.divide, input, other)
+    if rounding_mode == "floor":
+        return _floor_divide(site, input, other)
+    if site.dtype.is_floating_point:
+        return elementwise(site, "div_trunc", lambda a, b: tirx.trunc(a / b), input, other)
+    if _negates(other):
+        return relax.op.negative(site.expr(input, site.dtype))
+    return elementwise(site, "div_trunc", tirx.truncdiv, input, _divisor(other))
+
+
+def _floor_divide(site: Site, input: Any, other: Any) -> Any:
+    if not site.dtype.is_floating_point:
+        if _negates(other):
+            return relax.op.negative(site.expr(input, site.dtype))
+        other = _divisor(other)
+    return elementwise(site, "floor_divide", numerics.floor_divide, input, other)
+
+
+def _remainder(site: Site, input: Any, other: Any) -> Any:
+    if not site.dtype.is_floating_point:
+        # The smallest integer % -1 traps, while everything % 1 is the same 0.
+        other = 1 if _negates(other) else _divisor(other)
+    return elementwise(site, "remainder", numerics.remainder, input, other)
+
+
+def _fmod(site: Site, input: Any, other: Any) -> Any:
+    if not site.dtype.is_floating_point:
+        other = 1 if _negates(other) else _divisor(other)
+    return elementwise(site, "fmod", tirx.truncmod, input, other)
+
+
+def _divisor(other: Any) -> Any:
+    """The divisor of integers, once it is known not to be zero."""
+    if isinstance(other, Value) or other == 0:
+        raise Unsupported(DIVISION_BY_ZERO)
+    return other
+
+
+def _negates(other: Any) -> bool:
+    """Whether dividing integers by ``other`` negates: the smallest one traps on division."""
+    return not isinstance(other, Value) and other == -1
+
+
+def _pow(site: Site, input: Any, exponent: Any) -> Any:
+    if not site.dtype.is_floating_point:
+        return _integer_pow(site, input, exponent)
+    if isinstance(exponent, Scalar) or not isinstance(exponent, Value):
+        return _pow_by_number(site, input, exponent)
+    return elementwise(site, "pow", tirx.pow, input, exponent)
+
+
+def _pow_by_number(site: Site, input: Any, exponent: Any) -> Any:
+    """torch takes square roots for exponents of a half, which differs for -0.0 and -inf."""
+    if isinstance(exponent, Scalar):
+
+        def choose(x: Any, e: Any) -> Any:
+            half = numerics.like(x, 0.5)
+            root = tirx.Select(tirx.EQ(e, half), tirx.sqrt(x), tirx.pow(x, e))
+            return tirx.Select(tirx.EQ(e, -half), tirx.rsqrt(x), root)
+
+        return elementwise(site, "pow", choose, input, exponent)
+    if exponent in _POWERS:
+        return elementwise(site, "pow", _POWERS[exponent], input)
+    return elementwise(site, "pow", numerics.power, input, exponent)
+
+
+_POWERS = {
+    0.0: lambda x: numerics.like(x, 1),
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    0.5: tirx.sqrt,
+    -0.5: tirx.rsqrt,
+    -1.0: lambda x: numerics.like(x, 1) / x,
+    -2.0: lambda x: numerics.like(x, 1) / (x * x),
+}
+"""What raising to a constant computes instead, as in torch."""
+
+
+def _integer_pow(site: Site, input: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, Value):
+        if exponent < 0:
+            raise Unsupported("a negative power of integers must raise")
+        if exponent > 64:
+            raise Unsupported("an integer power above 64")
+        return elementwise(site, "pow", lambda x: _integer_power(x, int(exponent)), input)
+    if isinstance(input, Value):
+        raise Unsupported("integers raised to a tensor of integers")
+    return elementwise(site, "pow", lambda e: _power_of_constant(int(input), e), exponent)
+
+
+def _integer_power(x: Any, exponent: int) -> Any:
+    if exponent == 0:
+        return numerics.like(x, 1)
+    half = _integer_power(x, exponent // 2)
+    return half * half * x if exponent % 2 else half * half
+
+
+def _power_of_constant(base: int, exponent: Any) -> Any:
+    """``base ** exponent``: the product of ``base ** (2 ** k)`` over the exponent's bits k."""
+    dtype = find_dtype(str(exponent.ty.dtype))
+    assert dtype is not None
+    bits = 8 if dtype.torch == torch.uint8 else dtype.bits - 1
+    zero, one = numerics.like(exponent, 0), numerics.like(exponent, 1)
+    result, factor = one, base % 2**dtype.bits
+    for k in range(bits):
+        rest = tirx.shift_right(exponent, numerics.like(exponent, k))
+        if factor == 0:
+            result = tirx.Select(tirx.NE(rest, zero), zero, result)
+        if factor in (0, 1):
+            break
+        is_set = tirx.NE(tirx.bitwise_and(rest, one), zero)
+        result = result * tirx.Select(is_set, constant(_signed(factor), dtype.torch), one)
+        factor = factor * factor % 2**dtype.bits
+    if base in (1, -1) or dtype.torch == torch.uint8:
+        return result
+    return tirx.Select(exponent < zero, zero, result)
+
+
+def _signed(bits: int) -> int:
+    """The signed integer of 64 bits that an unsigned one is, for torch to narrow."""
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def _float_power(input: Any, exponent: Any) -> Any:
+    return torch.pow(_in_float64(input), _in_float64(exponent))
+
+
+def _in_float64(operand: Any) -> Any:
+    return operand.to(torch.float64) if isinstance(operand, Value) else float(operand)
+
+
+def _identity(site: Site, input: Any) -> Any:
+    return site.expr(input)
+
+
+def _neg(site: Site, input: Any) -> Any:
+    return (
+        elementwise(site, "neg", lambda x: numerics.like(x, 0) - x, input)
+        if (site.dtype == torch.uint8)
+        else relax.op.negative(site.expr(input, site.dtype))
+    )
+
+
+def _abs(site: Site, input: Any) -> Any:
+    return site.expr(input) if site.dtype == torch.uint8 else relaxed(site, relax.op.abs, input)
+
+
+def _sign(site: Site, input: Any) -> Any:
+    """1, 0 or -1; torch gives 0 for NaN."""
+    if site.dtype in (torch.bool, torch.uint8):
+        return site.cast(site.cast(input.expr, torch.bool), site.dtype)
+
+    def body(x: Any) -> Any:
+        one, zero = numerics.like(x, 1), numerics.like(x, 0)
+        return tirx.Select(x > zero, one, tirx.Select(x < zero, -one, zero))
+
+    return elementwise(site, "sign", body, input)
+
+
+def _lerp(site: Site, input: Any, end: Any, weight: Any) -> Any:
+    """From the nearer end, so that both ends are exact."""
+
+    def body(a: Any, b: Any, w: Any) -> Any:
+        near = a + w * (b - a)
+        far = b - (b - a) * (numerics.like(w, 1) - w)
+        return tirx.Select(tirx.abs(w) < numerics.like(w, 0.5), near, far)
+
+    return elementwise(site, "lerp", body, input, end, weight)
+
+
+def _addcmul(site: Site, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    def body(x: Any, a: Any, b: Any, v: Any) -> Any:
+        return x + v * a * b
+
+    return elementwise(site, "addcmul", body, input, tensor1, tensor2, value)
+
+
+def _addcdiv(site: Site, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    def body(x: Any, a: Any, b: Any, v: Any) -> Any:
+        return x + v * a / b
+
+    return elementwise(site, "addcdiv", body, input, tensor1, tensor2, value)
+
+
+def _clamp(site: Site, input: Any, min: Any = None, max: Any = None) -> Any:
+    """The larger of ``input`` and ``min``, then the smaller of that and ``max``."""
+    if any(bound != bound for bound in (min, max) if isinstance(bound, float)):
+        return elementwise(site, "clamp", lambda x: numerics.like(x, math.nan), input)
+    bounds = [bound for bound in (min, max) if bound is not None]
+
+    def body(x: Any, *bounds: Any) -> Any:
+        left = iter(bounds)
+        x = x if min is None else numerics.maximum(x, next(left))
+        return x if max is None else numerics.minimum(x, next(left))
+
+    return elementwise(site, "clamp", body, input, *bounds)
+
+
+def _clamp_min(site: Site, input: Any, min: Any) -> Any:
+    return _clamp(site, input, min)
+
+
+def _clamp_max(site: Site, input: Any, max: Any) -> Any:
+    return _clamp(site, input, max=max)
+
+
+def _maximum(site: Site, input: Any, other: Any) -> Any:
+    fn = relax.op.logical_or if site.dtype == torch.bool else None
+    if fn is not None:
+        return relaxed(site, fn, input, other)
+    return elementwise(site, "maximum", numerics.maximum, input, other)
+
+
+def _minimum(site: Site, input: Any, other: Any) -> Any:
+    if site.dtype == torch.bool:
+        return relaxed(site, relax.op.logical_and, input, other)
+    return elementwise(site, "minimum", numerics.minimum, input, other)
+
+
+def _fmax(site: Site, input: Any, other: Any) -> Any:
+    """The larger; a number rather than NaN."""
+    if not site.dtype.is_floating_point:
+        return _maximum(site, input, other)
+
+    def body(a: Any, b: Any) -> Any:
+        return tirx.Select(tirx.Or(a >= b, numerics.isnan(b)), a, b)
+
+    return elementwise(site, "fmax", body, input, other)
+
+
+def _fmin(site: Site, input: Any, other: Any) -> Any:
+    """The smaller; a number rather than NaN."""
+    if not site.dtype.is_floating_point:
+        return _minimum(site, input, other)
+
+    def body(a: Any, b: Any) -> Any:
+        return tirx.Select(tirx.Or(a <= b, numerics.isnan(b)), a, b)
+
+    return elementwise(site, "fmin", body, input, other)
+
+
+def _where(site: Site, condition: Any, input: Any, other: Any) -> Any:
+    dtypes = (torch.bool, site.dtype, site.dtype)
+    return elementwise(
+        site, "where", tirx.Select, condition, input, other, dtype=dtypes, rounded=True
+    )
+
+
+def _where_method(site: Site, input: Any, condition: Any, other: Any) -> Any:
+    return _where(site, condition, input, other)
+
+
+def _masked_fill(site: Site, input: Any, mask: Any, value: Any) -> Any:
+    return _where(site, mask, value, input)
+
+
+def _nan_to_num(
+    site: Site, input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None
+) -> Any:
+    if not site.dtype.is_floating_point:
+        return site.expr(input)
+    limits = torch.finfo(site.dtype)
+    numbers = (
+        0.0 if nan is None else nan,
+        limits.max if posinf is None else posinf,
+        limits.min if neginf is None else neginf,
+    )
+
+    def body(x: Any, nan: Any, high: Any, low: Any) -> Any:
+        infinity = numerics.like(x, math.inf)
+        x = tirx.Select(tirx.EQ(x, infinity), high, tirx.Select(tirx.EQ(x, -infinity), low, x))
+        return tirx.Select(numerics.isnan(x), nan, x)
+
+    return elementwise(site, "nan_to_num", body, input, *numbers)
+
+
+def _heaviside(site: Site, input: Any, values: Any) -> Any:
+    """1 for what is positive, 0 for the negative and NaN, and ``values`` where it is 0."""
+
+    def body(x: Any, at_zero: Any) -> Any:
+        one, zero = numerics.like(x, 1), numerics.like(x, 0)
+        return tirx.Select(tirx.EQ(x, zero), at_zero, tirx.Select(x > zero, one, zero))
+
+    # Kernels cannot order bools.
+    dtype = torch.uint8 if site.dtype == torch.bool else site.dtype
+    return elementwise(site, "heaviside", body, input, values, dtype=dtype)
+
+
+def _ldexp(site: Site, input: Any, other: Any) -> Any:
+    return site.expr(input * torch.pow(2.0, other), site.dtype)
+
+
+def _is_zero(operand: Any) -> bool:
+    return not isinstance(operand, Value) and operand == 0
+
+
+def _is_one(alpha: Any) -> bool:
+    return not isinstance(alpha, Value) and alpha == 1
+
+
+ROWS: tuple[Op, ...] = (
+    Op("add", (*spelled("add"), operator.add), _add, scalars=True),
+    Op("sub", (*spelled("sub", "subtract"), operator.sub), _sub, scalars=True),
+    Op("rsub", spelled("rsub"), _rsub, scalars=True),
+    Op("mul", (*spelled("mul", "multiply"), operator.mul), _mul, scalars=True),
+    Op(
+        "div",
+        (*spelled("div", "divide", "true_divide"), operator.truediv),
+        _div,
+        scalars=True,
+    ),
+    Op(
+        "floor_divide",
+        (*spelled("floor_divide"), operator.floordiv),
+        _floor_divide,
+        scalars=True,
+    ),
+    Op("remainder", (*spelled("remainder"), operator.mod), _remainder, scalars=True),
+    Op("fmod", spelled("fmod"), _fmod, scalars=True),
+    Op("pow", (*spelled("pow"), operator.pow), _pow, scalars=True),
+    Op("float_power", spelled("float_power"), decompose=_float_power),
+    Op("neg", (*spelled("neg", "negative"), operator.neg), _neg, scalars=True),
+    Op("positive", (*spelled("positive"), operator.pos), _identity, scalars=True),
+    Op("abs", (*spelled("abs", "absolute"), operator.abs), _abs),
+    Op("sign", spelled("sign", "sgn"), _sign),
+    unary("reciprocal", lambda x: numerics.like(x, 1) / x),
+    unary("square", lambda x: x * x),
+    binary("copysign", tirx.copysign),
+    Op("lerp", spelled("lerp"), _lerp, scalars=True),
+    Op("addcmul", spelled("addcmul"), _addcmul, scalars=True),
+    Op("addcdiv", spelled("addcdiv"), _addcdiv, scalars=True),
+    Op("clamp", spelled("clamp", "clip"), _clamp, scalars=True),
+    Op("clamp_min", spelled("clamp_min"), _clamp_min, scalars=True),
+    Op("clamp_max", spelled("clamp_max"), _clamp_max, scalars=True),
+    Op("maximum", spelled("maximum"), _maximum),
+    Op("minimum", spelled("minimum"), _minimum),
+    Op("fmax", spelled("fmax"), _fmax),
+    Op("fmin", spelled("fmin"), _fmin),
+    Op("where", (torch.where,), _where, scalars=True),
+    Op("Tensor.where", (torch.Tensor.where,), _where_method, scalars=True),
+    Op("masked_fill", spelled("masked_fill"), _masked_fill, scalars=True),
+    Op("nan_to_num", spelled("nan_to_num"), _nan_to_num),
+    Op("heaviside", spelled("heaviside"), _heaviside),
+    Op("ldexp", spelled("ldexp"), _ldexp),
+)

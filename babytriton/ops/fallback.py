@@ -1,0 +1,54 @@
+"""Calls that run through torch from inside the compiled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from babytriton.diagnostics import Span
+from babytriton.ops.meta import apply
+from babytriton.ops.table import Callee
+from babytriton.ops.value import map_values
+from babytriton.types import TensorType
+
+TORCH_CALL = "babytriton.torch_call"
+"""Packed function, registered by the runtime: its first argument, applied to the others."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A call that runs through torch from inside the compiled graph.
+
+    Attributes:
+        name: the callable's name.
+        reason: why it did not become part of a kernel.
+        span: the user's line it came from.
+    """
+
+    name: str
+    reason: str
+    span: Span | None
+
+    def __str__(self) -> str:
+        place = f" ({self.span.path}:{self.span.line})" if self.span else ""
+        return f"{self.name}: {self.reason}{place}"
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """What a fallback runs: a torch callable with holes where its tensors go."""
+
+    fn: Callee
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[TensorType, ...]
+
+    def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """Run on tensors (and Python floats) in the order the values have in the arguments."""
+        given = iter(tensors)
+        args, kwargs = map_values((self.args, dict(self.kwargs)), lambda _: next(given))
+        found = apply(self.fn, args, kwargs)
+        return list(found) if isinstance(found, (tuple, list)) else [found]

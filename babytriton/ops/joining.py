@@ -1,0 +1,159 @@
+"""Joining tensors, and taking them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tvm import relax
+
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site
+from babytriton.ops.subscript import checked, from_end, index64
+from babytriton.ops.table import Op
+from babytriton.ops.value import Value
+
+T = torch.Tensor
+
+
+def _cat(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
+    return relax.op.concat([site.expr(x, site.dtype) for x in tensors], dim)
+
+
+def _stack(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
+    return relax.op.stack([site.expr(x, site.dtype) for x in tensors], dim % len(site.shape))
+
+
+def _hstack(tensors: Sequence[Any]) -> Any:
+    parts = [torch.atleast_1d(x) for x in tensors]
+    return torch.cat(parts, dim=0 if parts[0].ndim == 1 else 1)
+
+
+def _vstack(tensors: Sequence[Any]) -> Any:
+    return torch.cat([torch.atleast_2d(x) for x in tensors], dim=0)
+
+
+def _dstack(tensors: Sequence[Any]) -> Any:
+    return torch.cat([torch.atleast_3d(x) for x in tensors], dim=2)
+
+
+def _column_stack(tensors: Sequence[Any]) -> Any:
+    return torch.cat([x.reshape(-1, 1) if x.ndim < 2 else x for x in tensors], dim=1)
+
+
+def _block_diag(*tensors: Any) -> Any:
+    blocks = [torch.atleast_2d(x) for x in tensors]
+    width = sum(x.shape[1] for x in blocks)
+    rows, left = [], 0
+    for x in blocks:
+        rows.append(F.pad(x, (left, width - left - x.shape[1])))
+        left += x.shape[1]
+    return torch.cat(rows, dim=0)
+
+
+def take_slice(expr: relax.Expr, dim: int, start: int, stop: int, step: int = 1) -> relax.Expr:
+    """``x[..., start:stop:step, ...]`` along one dimension, within its bounds."""
+    return relax.op.strided_slice(expr, [dim], [start], [stop], [step])
+
+
+def take_one(site: Site, expr: relax.Expr, dim: int, index: int) -> relax.Expr:
+    """``x[..., index, ...]`` along one dimension."""
+    return relax.op.squeeze(site.emit(take_slice(expr, dim, index, index + 1)), [dim])
+
+
+def _pieces(site: Site, input: Value, _: Any = None, dim: int = 0, **__: Any) -> list[Any]:
+    """Slices one after the other; torch has worked their sizes out already.
+
+    A slice each, not relax's split: a slice is inlined into whatever reads it.
+    """
+    pieces, start, dim = [], 0, dim % input.meta.ndim
+    for out in site.out:
+        stop = start + out.shape[dim]
+        pieces.append(take_slice(input.expr, dim, start, stop))
+        start = stop
+    return pieces
+
+
+def _split(site: Site, tensor: Value, *args: Any, **kwargs: Any) -> list[Any]:
+    return _pieces(site, tensor, *args, **kwargs)
+
+
+def _hsplit(input: Any, *args: Any, **kwargs: Any) -> Any:
+    return input.tensor_split(*args, **kwargs, dim=0 if input.ndim == 1 else 1)
+
+
+def _vsplit(input: Any, *args: Any, **kwargs: Any) -> Any:
+    return input.tensor_split(*args, **kwargs, dim=0)
+
+
+def _dsplit(input: Any, *args: Any, **kwargs: Any) -> Any:
+    return input.tensor_split(*args, **kwargs, dim=2)
+
+
+def _unbind(site: Site, input: Value, dim: int = 0) -> list[Any]:
+    dim %= input.meta.ndim
+    return [take_one(site, input.expr, dim, i) for i in range(input.meta.shape[dim])]
+
+
+def _narrow(site: Site, input: Value, dim: int, start: Any, length: int) -> Any:
+    dim %= input.meta.ndim
+    size = input.meta.shape[dim]
+    if not isinstance(start, Value):
+        return take_slice(input.expr, dim, start % size, start % size + length)
+
+    def body(tensors: Sequence[Any], *index: Any) -> Any:
+        x, first = tensors
+        places = list(index)
+        places[dim] = from_end(index64(first()), size) + index[dim]
+        return checked(x, places, [dim])
+
+    return site.gather("narrow", site.shape, body, input.expr, start.reshape(()).expr)
+
+
+def _select(input: Any, dim: int, index: Any) -> Any:
+    return input[(slice(None),) * (dim % input.ndim) + (index,)]
+
+
+def _repeat(site: Site, input: Value, *sizes: Any, **named: Any) -> Any:
+    """repeat and tile: torch's repeats and dims, and a shape that torch has worked out."""
+    shape = (1,) * (len(site.shape) - input.meta.ndim) + tuple(input.meta.shape)
+    expr = site.emit(relax.op.reshape(input.expr, shape))
+    return relax.op.tile(expr, [n // k for n, k in zip(site.shape, shape)])
+
+
+def _repeat_interleave(
+    site: Site, input: Value, repeats: Any, dim: int | None = None, *, output_size: Any = None
+) -> Any:
+    if isinstance(repeats, Value):
+        raise Unsupported("how often each element repeats depends on data")
+    if dim is None:
+        flat = site.emit(relax.op.reshape(input.expr, (input.meta.numel(),)))
+        return relax.op.repeat(flat, repeats, 0)
+    return relax.op.repeat(input.expr, repeats, dim)
+
+
+ROWS: tuple[Op, ...] = (
+    Op("cat", (torch.cat, torch.concat, torch.concatenate), _cat),
+    Op("stack", (torch.stack,), _stack),
+    Op("hstack", (torch.hstack,), decompose=_hstack),
+    Op("vstack", (torch.vstack, torch.row_stack), decompose=_vstack),
+    Op("dstack", (torch.dstack,), decompose=_dstack),
+    Op("column_stack", (torch.column_stack,), decompose=_column_stack),
+    Op("block_diag", (torch.block_diag,), decompose=_block_diag),
+    Op("split", (torch.split, T.split), _split),
+    Op("split_with_sizes", (torch.split_with_sizes, T.split_with_sizes), _pieces),
+    Op("unsafe_split", (torch.unsafe_split, T.unsafe_split), _split),
+    Op("chunk", (torch.chunk, T.chunk, torch.unsafe_chunk, T.unsafe_chunk), _pieces),
+    Op("tensor_split", (torch.tensor_split, T.tensor_split), _pieces),
+    Op("hsplit", (torch.hsplit, T.hsplit), decompose=_hsplit),
+    Op("vsplit", (torch.vsplit, T.vsplit), decompose=_vsplit),
+    Op("dsplit", (torch.dsplit, T.dsplit), decompose=_dsplit),
+    Op("unbind", (torch.unbind, T.unbind, torch.unbind_copy), _unbind),
+    Op("narrow", (torch.narrow, T.narrow, torch.narrow_copy, T.narrow_copy), _narrow),
+    Op("select", (torch.select, T.select, torch.select_copy), decompose=_select),
+    Op("repeat", (T.repeat,), _repeat),
+    Op("tile", (torch.tile, T.tile), _repeat),
+    Op("repeat_interleave", (torch.repeat_interleave, T.repeat_interleave), _repeat_interleave),
+)

@@ -1,0 +1,302 @@
+"""Softmax and normalization: each is one TensorIR function of several stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tvm import te, tirx
+
+from babytriton.ops import numerics
+from babytriton.ops.axes import Axes
+from babytriton.ops.reductions import variance, widened
+from babytriton.ops.refusals import Mutation, Unsupported
+from babytriton.ops.site import Site, compute
+from babytriton.ops.table import Op
+from babytriton.ops.value import Value
+from babytriton.types import dtype_of
+
+T = torch.Tensor
+
+
+def _softmax(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
+    # What else callers pass is a dtype, which site.dtype tells, and _stacklevel.
+    return _normalized_exponentials(site, "softmax", input, dim, 1)
+
+
+def _softmin(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
+    return _normalized_exponentials(site, "softmin", input, dim, -1)
+
+
+def _log_softmax(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
+    axes = _softmax_axes(input, dim)
+
+    def fn(x: te.Tensor) -> te.Tensor:
+        x = widened(x, site.dtype)
+        shifted, _, total = exponentials(x, axes)
+        name = dtype_of(site.dtype).name
+        log_total = axes.each("log_total", lambda *i: te.log(total(*i)))
+        return compute(
+            axes.shape,
+            lambda *i: (shifted(*i) - axes.at(log_total, i)).astype(name),
+            "log_softmax",
+        )
+
+    return site.te("log_softmax", fn, site.expr(input, site.dtype))
+
+
+def _normalized_exponentials(
+    site: Site, name: str, input: Value, dim: int | None, sign: int
+) -> Any:
+    axes = _softmax_axes(input, dim)
+
+    def fn(x: te.Tensor) -> te.Tensor:
+        x = widened(x, site.dtype)
+        _, exponential, total = exponentials(negated(x) if sign < 0 else x, axes)
+        dtype = dtype_of(site.dtype).name
+        return compute(
+            axes.shape, lambda *i: (exponential(*i) / axes.at(total, i)).astype(dtype), name
+        )
+
+    return site.te(name, fn, site.expr(input, site.dtype))
+
+
+def negated(x: te.Tensor) -> te.Tensor:
+    """``-x``."""
+    return te.compute(x.shape, lambda *i: -x(*i), name="negated")
+
+
+def exponentials(x: te.Tensor, axes: Axes) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """``x`` less its row's maximum, the exponentials of that, and their sums.
+
+    te.max drops NaN and stops at the least finite float. Both are harmless here: a row with NaN,
+    with inf, or of -inf alone becomes NaN through its sum, as in torch.
+    """
+    top = axes.reduce("top", lambda *i: x(*i), te.max)
+    shifted = compute(axes.shape, lambda *i: x(*i) - axes.at(top, i), "shifted")
+    exponential = compute(axes.shape, lambda *i: te.exp(shifted(*i)), "exponential")
+    total = axes.reduce("total", lambda *i: exponential(*i))
+    return shifted, exponential, total
+
+
+def _softmax_axes(input: Value, dim: int | None) -> Axes:
+    ndim = input.meta.ndim
+    if dim is None:
+        # torch.nn.functional's choice from before dim was an argument.
+        dim = 0 if ndim in (0, 1, 3) else 1
+    return Axes.of(input, dim)
+
+
+def _layer_norm(
+    site: Site,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:
+    axes = _trailing(input, normalized_shape)
+
+    def normalized(x: te.Tensor) -> Callable[..., Any]:
+        mean, found = variance(x, axes, axes.length)
+        scale = axes.each("scale", lambda *i: te.rsqrt(found(*i) + tirx.const(eps, str(x.dtype))))
+        return lambda *i: (x(*i) - axes.at(mean, i)) * axes.at(scale, i)
+
+    return _affine(site, "layer_norm", input, axes.dims, weight, bias, normalized)
+
+
+def _rms_norm(
+    site: Site,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    eps: float | None = None,
+) -> Any:
+    axes = _trailing(input, normalized_shape)
+    wide = numerics.opmath(site.dtype)
+    added = torch.finfo(wide).eps if eps is None else eps
+
+    def normalized(x: te.Tensor) -> Callable[..., Any]:
+        squares = axes.reduce("squares", lambda *i: x(*i) * x(*i))
+        constant = tirx.const(added, str(x.dtype))
+        scale = axes.each("scale", lambda *i: te.rsqrt(squares(*i) / axes.length + constant))
+        return lambda *i: x(*i) * axes.at(scale, i)
+
+    return _affine(site, "rms_norm", input, axes.dims, weight, None, normalized)
+
+
+def _trailing(input: Value, normalized_shape: Sequence[int]) -> Axes:
+    ndim = input.meta.ndim
+    return Axes.of(input, tuple(range(ndim - len(normalized_shape), ndim)))
+
+
+def _affine(
+    site: Site,
+    name: str,
+    input: Value,
+    dims: Sequence[int],
+    weight: Value | None,
+    bias: Value | None,
+    normalized: Callable[[te.Tensor], Callable[..., Any]],
+) -> Any:
+    """``normalized * weight + bias``, of a dtype to compute in, rounded once.
+
+    Args:
+        site: of the call.
+        name: of the kernel.
+        input: what is normalized.
+        dims: the dimensions that weight and bias have.
+        weight: to multiply by.
+        bias: to add.
+        normalized: from the input, the normalized element at an index.
+    """
+    wide, narrow = dtype_of(numerics.opmath(site.dtype)).name, dtype_of(site.dtype).name
+
+    def fn(x: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
+        element = normalized(widened(x, site.dtype))
+        given = iter(parameters)
+        scale = None if weight is None else next(given)
+        shift = None if bias is None else next(given)
+
+        def one(*index: Any) -> Any:
+            value = element(*index)
+            inner = [index[d] for d in dims]
+            if scale is not None:
+                value = value * scale(*inner).astype(wide)
+            if shift is not None:
+                value = value + shift(*inner).astype(wide)
+            return value.astype(narrow)
+
+        return compute(site.shape, one, name)
+
+    return site.te(name, fn, input.expr, *(p.expr for p in (weight, bias) if p is not None))
+
+
+def _group_norm(
+    input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Any:
+    # Each group is a row of its own. Half precision is rounded once, after weight and bias.
+    wide = numerics.opmath(input.dtype)
+    rows = input.to(wide).reshape(input.shape[0], num_groups, -1)
+    normalized = F.layer_norm(rows, (rows.shape[-1],), eps=eps).reshape(input.shape)
+    return _by_channel(normalized, weight, bias, wide).to(input.dtype)
+
+
+def _by_channel(x: Any, weight: Any, bias: Any, dtype: torch.dtype) -> Any:
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    if weight is not None:
+        x = x * weight.to(dtype).reshape(shape)
+    if bias is not None:
+        x = x + bias.to(dtype).reshape(shape)
+    return x
+
+
+_STATISTICS = "it would write to its running statistics: pass none, or use it in evaluation"
+
+
+def _batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Any:
+    if training and running_mean is not None:
+        raise Mutation("batch_norm(training=True)", _STATISTICS)
+    if training:
+        raise Unsupported("batch norm in training takes statistics over the whole batch")
+    wide = numerics.opmath(input.dtype)
+    # A scale and a shift of each channel, as torch does it on the CPU.
+    scale = torch.rsqrt(running_var.to(wide) + eps)
+    if weight is not None:
+        scale = scale * weight.to(wide)
+    shift = -running_mean.to(wide) * scale
+    if bias is not None:
+        shift = shift + bias.to(wide)
+    return _by_channel(input.to(wide), scale, shift, wide).to(input.dtype)
+
+
+def _instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Any:
+    if not use_input_stats:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None or running_var is not None:
+        raise Mutation("instance_norm", _STATISTICS)
+    return F.group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def _local_response_norm(
+    site: Site, input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    if not input.dtype.is_floating_point:
+        raise Unsupported("the means of integers are cut to integers")
+    wide = input.to(numerics.opmath(input.dtype))
+    squares = wide * wide
+    around = (0, 0) * (input.ndim - 2) + (size // 2, (size - 1) // 2)
+    padded = F.pad(squares, around)
+    total = squares * 0
+    for start in range(size):
+        total = total + padded.narrow(1, start, input.shape[1])
+    return (wide / (total * (alpha / size) + k) ** beta).to(site.dtype)
+
+
+def _normalize(
+    input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None
+) -> Any:
+    norm = torch.linalg.vector_norm(input, p, dim, keepdim=True)
+    return input / norm.clamp_min(eps)
+
+
+def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    dtype = torch.result_type(x1, x2)
+    shape = torch.broadcast_shapes(x1.shape, x2.shape)
+    # Expanding what has the shape already would be a copy.
+    x1, x2 = (x if x.shape == shape else x.expand(shape) for x in (x1, x2))
+    one, two = (x.to(dtype) / _clamped_norm(x.to(dtype), dim, eps) for x in (x1, x2))
+    return (one * two).sum(dim)
+
+
+def _clamped_norm(x: Any, dim: int, eps: float) -> Any:
+    return torch.linalg.vector_norm(x, 2, dim, keepdim=True).clamp_min(eps)
+
+
+def _pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Any:
+    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+ROWS: tuple[Op, ...] = (
+    Op("softmax", (torch.softmax, T.softmax, torch.special.softmax, F.softmax), _softmax),
+    Op(
+        "log_softmax",
+        (torch.log_softmax, T.log_softmax, torch.special.log_softmax, F.log_softmax),
+        _log_softmax,
+    ),
+    Op("softmin", (F.softmin,), _softmin),
+    Op("layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm),
+    Op("rms_norm", (F.rms_norm, torch.rms_norm), _rms_norm),
+    Op("group_norm", (F.group_norm, torch.group_norm), decompose=_group_norm),
+    Op("batch_norm", (F.batch_norm, torch.batch_norm), decompose=_batch_norm),
+    Op("instance_norm", (F.instance_norm, torch.instance_norm), decompose=_instance_norm),
+    Op("local_response_norm", (F.local_response_norm,), _local_response_norm),
+    Op("normalize", (F.normalize,), decompose=_normalize),
+    Op("cosine_similarity", (F.cosine_similarity,), decompose=_cosine_similarity),
+    Op("pairwise_distance", (F.pairwise_distance,), decompose=_pairwise_distance),
+)

@@ -1,0 +1,370 @@
+"""Reductions over dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tvm import relax, te, tirx
+
+from babytriton.ops import numerics
+from babytriton.ops.axes import Axes, int64
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site
+from babytriton.ops.table import Op
+from babytriton.ops.value import Value
+from babytriton.types import dtype_of
+
+T = torch.Tensor
+Build = Callable[..., Any]
+
+
+# Sums and what is made of them
+
+
+def _sum(
+    site: Site, input: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    axes = Axes.of(input, dim, keepdim)
+    x = site.expr(input, site.dtype)
+    if not axes.dims:
+        return x
+    if site.dtype == torch.bool:
+        raise Unsupported("a sum of bools that is bool again")
+    if dtype_of(site.dtype).is_half or axes.wide_sums:
+        return _total(site, "sum", x, axes, lambda x: x)
+    return relax.op.sum(x, axis=list(axes.dims), keepdims=axes.keepdim)
+
+
+def _mean(
+    site: Site, input: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    axes = Axes.of(input, dim, keepdim)
+    x = site.expr(input, site.dtype)
+    return _total(site, "mean", x, axes, lambda x: x, lambda total: total / axes.length)
+
+
+def _nansum(
+    site: Site, input: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    if not input.meta.dtype.is_floating_point:
+        return _sum(site, input, dim, keepdim)
+    axes = Axes.of(input, dim, keepdim)
+    return _total(site, "nansum", site.expr(input, site.dtype), axes, _without_nan)
+
+
+def _nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    counted = (~input.isnan()).sum(dim, keepdim)
+    return torch.nansum(input, dim, keepdim, dtype=dtype) / counted
+
+
+def _prod(site: Site, input: Value, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    axes = Axes.of(input, dim, keepdim)
+    x = site.expr(input, site.dtype)
+    if not axes.dims:
+        return x
+    if site.dtype == torch.bool:
+        raise Unsupported("a product of bools that is bool again")
+    if dtype_of(site.dtype).is_half:
+        return _total(site, "prod", x, axes, lambda x: x, reducer=_product)
+    return relax.op.prod(x, axis=list(axes.dims), keepdims=axes.keepdim)
+
+
+def _count_nonzero(site: Site, input: Value, dim: Any = None) -> Any:
+    axes = Axes.of(input, dim)
+    one, zero = int64(1), int64(0)
+
+    def fn(x: te.Tensor) -> te.Tensor:
+        return axes.reduce("count", lambda *i: tirx.Select(numerics.is_true(x(*i)), one, zero))
+
+    return site.te("count_nonzero", fn, input.expr)
+
+
+def _trace(site: Site, input: Value) -> Any:
+    rows, columns = input.meta.shape
+    diagonal = Axes((min(rows, columns),), (0,))
+    element = _accumulated(site.dtype)
+
+    def fn(x: te.Tensor) -> te.Tensor:
+        total = diagonal.reduce("trace", lambda i: element(x(i, i)))
+        return diagonal.each("rounded", lambda: total().astype(_name(site.dtype)))
+
+    return site.te("trace", fn, input.expr)
+
+
+def _total(
+    site: Site,
+    name: str,
+    x: relax.Expr,
+    axes: Axes,
+    element: Callable[[Any], Any],
+    finish: Callable[[Any], Any] = lambda total: total,
+    *,
+    reducer: Build = te.sum,
+) -> Any:
+    """One kernel that adds ``element`` of every number in torch's accumulator, then rounds once."""
+    accumulated = _accumulated(site.dtype)
+
+    def fn(x: te.Tensor) -> te.Tensor:
+        total = axes.reduce(name, lambda *i: element(accumulated(x(*i))), reducer)
+        return axes.each("finish", lambda *i: finish(total(*i)).astype(_name(site.dtype)))
+
+    return site.te(name, fn, x)
+
+
+def _accumulated(dtype: torch.dtype) -> Callable[[Any], Any]:
+    wide = _name(numerics.opmath(dtype))
+    return lambda x: x.astype(wide)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return dtype_of(dtype).name
+
+
+def _without_nan(x: Any) -> Any:
+    return tirx.Select(numerics.isnan(x), tirx.const(0, x.ty.dtype), x)
+
+
+_product = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype), name="prod")
+
+
+# Variance
+
+
+def _moments(site: Site, input: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operands of every variance: its axes, and its divisor (torch's two ways to say it)."""
+    dim, unbiased, keepdim = _moment_arguments(*args, **kwargs)
+    axes = Axes.of(input, dim, keepdim)
+    return axes, max(0.0, axes.length - unbiased)
+
+
+def _moment_arguments(
+    dim: Any = None,
+    unbiased: Any = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Any, float, bool]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return dim, float(unbiased) if correction is None else correction, keepdim
+
+
+def variance(x: te.Tensor, axes: Axes, divisor: float) -> tuple[te.Tensor, te.Tensor]:
+    """The mean and the variance, in two passes: E[x^2] - E[x]^2 would cancel.
+
+    The sum for the mean is of differences from the first element, so that of rows far from zero
+    no digits are lost.
+
+    Args:
+        x: floats in the dtype to compute in.
+        axes: to reduce.
+        divisor: of the sum of squared deviations; 0 gives NaN, or inf, as in torch.
+    """
+    total = axes.reduce("sum", lambda *i: x(*i) - axes.first(x, i))
+    mean = axes.each("mean", lambda *i: total(*i) / axes.length + axes.first(x, axes.full(i)))
+
+    def squared(*index: Any) -> Any:
+        deviation = x(*index) - axes.at(mean, index)
+        return deviation * deviation
+
+    squares = axes.reduce("squares", squared)
+    # TVM refuses to divide by the constant 0.
+    scale = tirx.const(1 / divisor if divisor else math.inf, x.dtype)
+    return mean, axes.each("variance", lambda *i: squares(*i) * scale)
+
+
+def widened(x: te.Tensor, dtype: torch.dtype) -> te.Tensor:
+    """``x`` in the dtype that torch computes ``dtype`` in."""
+    element = _accumulated(dtype)
+    return x if str(x.dtype) == _name(numerics.opmath(dtype)) else compute_like(x, element)
+
+
+def compute_like(x: te.Tensor, element: Callable[[Any], Any]) -> te.Tensor:
+    """``element`` of every number of ``x``."""
+    return te.compute(x.shape, lambda *i: element(x(*i)), name="widened")
+
+
+def _var(name: str, finish: Callable[[Any], Any]) -> Build:
+    def build(site: Site, input: Value, *args: Any, **kwargs: Any) -> Any:
+        axes, divisor = _moments(site, input, args, kwargs)
+
+        def fn(x: te.Tensor) -> te.Tensor:
+            _, found = variance(widened(x, site.dtype), axes, divisor)
+            return axes.each(name, lambda *i: finish(found(*i)).astype(_name(site.dtype)))
+
+        return site.te(name, fn, input.expr)
+
+    return build
+
+
+def _var_mean(spread: Build) -> Build:
+    # Two kernels: one that writes both results could not use a GPU's threads together.
+    def decompose(input: Any, *args: Any, **kwargs: Any) -> Any:
+        dim, _, keepdim = _moment_arguments(*args, **kwargs)
+        return spread(input, *args, **kwargs), torch.mean(input, dim, keepdim)
+
+    return decompose
+
+
+# Extremes
+
+
+def extreme(
+    name: str,
+    axes: Axes,
+    x: te.Tensor,
+    largest: bool,
+    element: Callable[[Any], Any] = lambda x: x,
+    *,
+    dtype: str | None = None,
+) -> te.Tensor:
+    """The largest or smallest ``element`` of ``x``, NaN if there is one."""
+    nan, reducer = ("max", te.max) if largest else ("min", te.min)
+    found = axes.reduce(name, lambda *i: numerics.order_key(element(x(*i)), nan=nan), reducer)
+    return axes.each("value", lambda *i: numerics.from_order_key(found(*i), dtype or str(x.dtype)))
+
+
+def _extreme(largest: bool) -> Build:
+    name = "amax" if largest else "amin"
+
+    def build(site: Site, input: Value, dim: Any = (), keepdim: bool = False) -> Any:
+        axes = Axes.of(input, dim, keepdim)
+        return site.te(name, lambda x: extreme(name, axes, x, largest), input.expr)
+
+    return build
+
+
+def _extreme_index(largest: bool) -> Build:
+    """The first position of the extreme, in a second pass over what is compared with it.
+
+    Both passes reduce integers, which every schedule knows to vectorize and to share out; a
+    reduction of pairs only runs one by one.
+    """
+    nan, reducer = ("max", te.max) if largest else ("min", te.min)
+    name = "argmax" if largest else "argmin"
+
+    def build(site: Site, input: Value, dim: Any = None, keepdim: bool = False) -> Any:
+        axes = Axes.of(input, dim, keepdim)
+        # 32 bits where they do: twice as many fit in a vector.
+        counter = "int32" if axes.length < 2**31 else "int64"
+
+        def fn(x: te.Tensor) -> te.Tensor:
+            def key(*index: Any) -> Any:
+                return numerics.order_key(x(*index), nan=nan, signed_zeros=False)
+
+            best = axes.reduce(name, key, reducer)
+
+            def place(*index: Any) -> Any:
+                position = axes.position(index).astype(counter)
+                other = tirx.const(axes.length, counter)
+                return tirx.Select(key(*index) == axes.at(best, index), position, other)
+
+            first = axes.reduce("first", place, te.min)
+            return axes.each("index", lambda *i: first(*i).astype("int64"))
+
+        return site.te(name, fn, input.expr)
+
+    return build
+
+
+def _max(largest: bool) -> Build:
+    """``torch.max`` and ``torch.min``: of everything, over a dimension, or of two tensors."""
+    values, indices = (torch.amax, torch.argmax) if largest else (torch.amin, torch.argmin)
+    elementwise = torch.maximum if largest else torch.minimum
+
+    def decompose(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        if other is not None or isinstance(dim, Value):
+            return elementwise(input, dim if other is None else other)
+        if dim is None:
+            return values(input)
+        # Separate kernels, so that an unused one of them is not computed.
+        return values(input, dim, keepdim), _index(indices, input, dim, keepdim)
+
+    return decompose
+
+
+def _index(indices: Build, input: Any, dim: int, keepdim: bool) -> Any:
+    # torch finds the place of the largest bool in max(dim), but has no argmax of bools.
+    numbers = input.to(torch.uint8) if input.dtype == torch.bool else input
+    return indices(numbers, dim, keepdim)
+
+
+def _aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> Any:
+    dims = () if dim is None else dim
+    return torch.amin(input, dims, keepdim), torch.amax(input, dims, keepdim)
+
+
+def _any_all(largest: bool) -> Build:
+    name = "any" if largest else "all"
+
+    def build(site: Site, input: Value, dim: Any = None, keepdim: bool = False) -> Any:
+        axes = Axes.of(input, dim, keepdim)
+
+        def fn(x: te.Tensor) -> te.Tensor:
+            found = axes.reduce(
+                name,
+                lambda *i: numerics.is_true(x(*i)).astype("int32"),
+                te.max if largest else te.min,
+            )
+            return axes.each("truth", lambda *i: found(*i).astype(_name(site.dtype)))
+
+        return site.te(name, fn, input.expr)
+
+    return build
+
+
+# Logarithms of sums
+
+
+def _logsumexp(site: Site, input: Value, dim: Any, keepdim: bool = False) -> Any:
+    axes = Axes.of(input, dim, keepdim)
+
+    def fn(x: te.Tensor) -> te.Tensor:
+        wide = widened(x, site.dtype)
+        # te.max drops NaN and stops at the least finite float: here both are right, since NaN
+        # comes back through the sum, and exp(-inf) is 0 beside any finite number.
+        top = axes.reduce("top", lambda *i: wide(*i), te.max)
+        infinity = tirx.const(math.inf, wide.dtype)
+        zero = tirx.const(0, wide.dtype)
+        finite = axes.each("finite", lambda *i: tirx.Select(top(*i) == infinity, zero, top(*i)))
+        total = axes.reduce("total", lambda *i: te.exp(wide(*i) - axes.at(finite, i)))
+        return axes.each(
+            "logsumexp", lambda *i: (te.log(total(*i)) + finite(*i)).astype(_name(site.dtype))
+        )
+
+    return site.te("logsumexp", fn, site.expr(input, site.dtype))
+
+
+SORTS = "it needs the elements sorted"
+
+ROWS: tuple[Op, ...] = (
+    Op("sum", (torch.sum, T.sum), _sum),
+    Op("mean", (torch.mean, T.mean), _mean),
+    Op("nansum", (torch.nansum, T.nansum), _nansum),
+    Op("nanmean", (torch.nanmean, T.nanmean), decompose=_nanmean),
+    Op("prod", (torch.prod, T.prod), _prod),
+    Op("count_nonzero", (torch.count_nonzero, T.count_nonzero), _count_nonzero),
+    Op("trace", (torch.trace, T.trace), _trace),
+    Op("var", (torch.var, T.var), _var("var", lambda x: x)),
+    Op("std", (torch.std, T.std), _var("std", te.sqrt)),
+    Op("var_mean", (torch.var_mean,), decompose=_var_mean(torch.var)),
+    Op("std_mean", (torch.std_mean,), decompose=_var_mean(torch.std)),
+    Op("amax", (torch.amax, T.amax), _extreme(True)),
+    Op("amin", (torch.amin, T.amin), _extreme(False)),
+    Op("aminmax", (torch.aminmax, T.aminmax), decompose=_aminmax),
+    Op("argmax", (torch.argmax, T.argmax), _extreme_index(True)),
+    Op("argmin", (torch.argmin, T.argmin), _extreme_index(False)),
+    Op("max", (torch.max, T.max), decompose=_max(True)),
+    Op("min", (torch.min, T.min), decompose=_max(False)),
+    Op("any", (torch.any, T.any), _any_all(True)),
+    Op("all", (torch.all, T.all), _any_all(False)),
+    Op("logsumexp", (torch.logsumexp, T.logsumexp, torch.special.logsumexp), _logsumexp),
+    Op("median", (torch.median, T.median), why=SORTS),
+    Op("nanmedian", (torch.nanmedian, T.nanmedian), why=SORTS),
+    Op("mode", (torch.mode, T.mode), why=SORTS),
+    Op("quantile", (torch.quantile, T.quantile), why=SORTS),
+    Op("nanquantile", (torch.nanquantile, T.nanquantile), why=SORTS),
+)

@@ -1,0 +1,196 @@
+"""Running sums, products and extremes along a dimension, and differences of neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tvm import relax, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as S
+
+from babytriton.ops import numerics
+from babytriton.ops.axes import int64
+from babytriton.ops.site import Site
+from babytriton.ops.table import Op
+from babytriton.ops.value import Value
+from babytriton.types import TensorType, dtype_of
+
+T = torch.Tensor
+Expr = Any
+State = tuple[Expr, ...]
+
+
+def scan(
+    site: Site,
+    name: str,
+    x: relax.Expr,
+    shape: Sequence[int],
+    dim: int,
+    start: State,
+    step: Callable[[State, Expr, Expr], State],
+    results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
+) -> tuple[relax.Expr, ...]:
+    """One kernel that walks along a dimension: a block for each row, whose body is the walk.
+
+    TVM's own cumulative sum shares a row among the GPU's threads, and has a race there.
+
+    Args:
+        site: of the call.
+        name: of the kernel.
+        x: what is scanned; not empty.
+        shape: of ``x``, and of each result.
+        dim: to walk along.
+        start: the state before the first element.
+        step: ``step(state, element, position)`` is the state after an element. The parts of the
+            state change in order: each may depend on itself and on later ones.
+        results: the dtype of each result, and its element for the state after its position.
+    """
+    function = _scan_function(name, str(x.ty.dtype), shape, dim, start, step, results)
+    types = [TensorType(tuple(shape), dtype) for dtype, _ in results]
+    found = site.kernel(name, function, [x], *types)
+    if len(types) == 1:
+        return (found,)
+    return tuple(relax.TupleGetItem(found, i) for i in range(len(types)))
+
+
+def _scan_function(
+    name: str,
+    dtype: str,
+    shape: Sequence[int],
+    dim: int,
+    start: State,
+    step: Callable[[State, Expr, Expr], State],
+    results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
+) -> tirx.PrimFunc:
+    extents = [int64(n) for n in shape]
+    rows = [d for d in range(len(shape)) if d != dim]
+    zero = int64(0)
+    with IRBuilder() as builder:
+        with S.prim_func(s_tir=True):
+            S.func_name(name)
+            S.func_attr({"tirx.noalias": True})
+            source = S.arg("x", S.buffer(extents, dtype))
+            outs = [
+                S.arg(f"out{i}", S.buffer(extents, dtype_of(result).name))
+                for i, (result, _) in enumerate(results)
+            ]
+            # A single row still needs a loop around its block: schedules hold on to it.
+            sizes = [extents[d] for d in rows] or [int64(1)]
+            with S.grid(*sizes) as loops, S.sblock(name):
+                loops = list(loops) if len(sizes) > 1 else [loops]
+                spatial = [S.axis.spatial(n, loop) for n, loop in zip(sizes, loops)]
+                cells = [
+                    S.sblock_alloc_buffer((int64(1),), str(value.ty.dtype), scope="local")
+                    for value in start
+                ]
+                for cell, value in zip(cells, start):
+                    S.buffer_store(cell, value, [zero])
+                with S.serial(zero, extents[dim] if extents else int64(1)) as position:
+                    index = spatial[: len(rows)]
+                    index[dim:dim] = [position] if extents else []
+                    state = tuple(cell[zero] for cell in cells)
+                    after = step(state, source[tuple(index)] if index else source[()], position)
+                    for cell, value in zip(cells, after):
+                        S.buffer_store(cell, value, [zero])
+                    for out, (_, element) in zip(outs, results):
+                        S.buffer_store(out, element(state), index)
+        return builder.get()
+
+
+def _running(
+    site: Site, name: str, input: Value, dim: int, start: float, join: Callable[[Expr, Expr], Expr]
+) -> Any:
+    """A scan whose state is its result, in torch's accumulator on the CPU: float64 for float32."""
+    dtype = torch.float64 if site.dtype == torch.float32 else numerics.opmath(site.dtype)
+    wide, narrow = dtype_of(dtype).name, dtype_of(site.dtype).name
+
+    def step(state: State, x: Expr, _: Expr) -> State:
+        return (join(state[0], x.astype(wide)),)
+
+    (found,) = scan(
+        site,
+        name,
+        site.expr(input, site.dtype),
+        site.shape,
+        dim % max(len(site.shape), 1),
+        (tirx.const(start, wide),),
+        step,
+        [(site.dtype, lambda state: state[0].astype(narrow))],
+    )
+    return found
+
+
+def _cumsum(site: Site, input: Value, dim: int, *, dtype: Any = None) -> Any:
+    return _running(site, "cumsum", input, dim, 0, lambda total, x: total + x)
+
+
+def _cumprod(site: Site, input: Value, dim: int, *, dtype: Any = None) -> Any:
+    return _running(site, "cumprod", input, dim, 1, lambda total, x: total * x)
+
+
+def _logcumsumexp(site: Site, input: Value, dim: int) -> Any:
+    def join(total: Expr, x: Expr) -> Expr:
+        low, high = numerics.minimum(total, x), numerics.maximum(total, x)
+        # Of two infinities of one sign the difference would be NaN.
+        infinite = tirx.EQ(tirx.abs(high), numerics.like(high, math.inf))
+        return tirx.Select(infinite, high, tirx.log1p(tirx.exp(low - high)) + high)
+
+    return _running(site, "logcumsumexp", input, dim, -math.inf, join)
+
+
+def _extreme(name: str, largest: bool) -> Callable[..., Any]:
+    """The extreme so far and the last of its places; the first NaN stays."""
+
+    def build(site: Site, input: Value, dim: int) -> Any:
+        shape = tuple(input.meta.shape)
+        element = dtype_of(input.meta.dtype).name
+
+        def order(x: Expr) -> Expr:
+            return numerics.order_key(x, nan="max" if largest else "min", signed_zeros=False)
+
+        def step(state: State, x: Expr, position: Expr) -> State:
+            place, value, best = state
+            key = order(x)
+            wins = key >= best if largest else key <= best
+            return (
+                tirx.Select(wins, position, place),
+                tirx.Select(wins, x, value),
+                tirx.max(key, best) if largest else tirx.min(key, best),
+            )
+
+        zero = tirx.const(0, element)
+        limit = tirx.min_value if largest else tirx.max_value
+        start = (int64(0), zero, limit(str(order(zero).ty.dtype)))
+        results: list[tuple[torch.dtype, Callable[[State], Expr]]] = [
+            (input.meta.dtype, lambda state: state[1]),
+            (torch.int64, lambda state: state[0]),
+        ]
+        along = dim % max(len(shape), 1)
+        return scan(site, name, input.expr, shape, along, start, step, results)
+
+    return build
+
+
+def _diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    if n == 0:
+        return input
+    parts = [part for part in (prepend, input, append) if part is not None]
+    found = torch.cat(parts, dim) if len(parts) > 1 else input
+    subtract = torch.logical_xor if found.dtype == torch.bool else torch.sub
+    for _ in range(n):
+        length = found.shape[dim] - 1
+        found = subtract(found.narrow(dim, 1, length), found.narrow(dim, 0, length))
+    return found
+
+
+ROWS: tuple[Op, ...] = (
+    Op("cumsum", (torch.cumsum, T.cumsum), _cumsum),
+    Op("cumprod", (torch.cumprod, T.cumprod), _cumprod),
+    Op("logcumsumexp", (torch.logcumsumexp, T.logcumsumexp), _logcumsumexp),
+    Op("cummax", (torch.cummax, T.cummax), _extreme("cummax", True)),
+    Op("cummin", (torch.cummin, T.cummin), _extreme("cummin", False)),
+    Op("diff", (torch.diff, T.diff), decompose=_diff),
+)

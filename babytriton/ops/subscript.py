@@ -1,0 +1,148 @@
+"""``x[...]``: numbers, slices, None, Ellipsis, and tensors of indices."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tvm import relax, te, tirx
+
+from babytriton.ops import numerics
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site
+from babytriton.ops.table import Op
+from babytriton.ops.value import Value
+
+T = torch.Tensor
+
+
+def checked(x: te.Tensor, places: Sequence[Any], dims: Sequence[int]) -> Any:
+    """``x[places]``, or NaN (zero for integers) where it lies outside of ``x``.
+
+    A kernel cannot raise as torch does on the CPU; it must not read other memory either.
+
+    Args:
+        x: the tensor to read.
+        places: a position in each dimension.
+        dims: those in which the position came from a tensor.
+    """
+    found = x(*places)
+    if not dims:
+        return found
+    inside = [tirx.all(places[dim] >= 0, places[dim] < x.shape[dim]) for dim in dims]
+    missing = numerics.like(found, math.nan if numerics.is_float(found) else 0)
+    # Not Select, which reads before it chooses; clamping for it does not help, as TVM knows the
+    # condition and takes the clamp away again.
+    return tirx.if_then_else(tirx.all(*inside), found, missing)
+
+
+def index64(place: Any) -> Any:
+    """An element of an index tensor as an address."""
+    return place.astype("int64")
+
+
+def from_end(place: Any, size: int) -> Any:
+    """Negative indices count from the end."""
+    return tirx.Select(place < 0, place + size, place)
+
+
+def expanded(item: Any, ndim: int) -> list[Any]:
+    """What stands between the brackets, one item a dimension (or None), without Ellipsis."""
+    items = list(item) if isinstance(item, tuple) else [item]
+    used = sum(1 for part in items if part is not None and part is not Ellipsis)
+    ellipsis = next((i for i, part in enumerate(items) if part is Ellipsis), len(items))
+    return items[:ellipsis] + [slice(None)] * (ndim - used) + items[ellipsis + 1 :]
+
+
+def _getitem(site: Site, input: Value, item: Any) -> Any:
+    """Basic indexing first, as torch does, then all tensors of indices at once."""
+    items = expanded(item, input.meta.ndim)
+    if any(isinstance(part, bool) for part in items):
+        raise Unsupported("a bool as an index")
+    sizes = input.meta.shape
+    cuts: dict[int, slice] = {}
+    dropped: list[int] = []
+    added: list[int] = []
+    indices: dict[int, Value] = {}
+    source = result = 0
+    for part in items:
+        if part is None:
+            added.append(result)
+        elif isinstance(part, int):
+            start = part % sizes[source]
+            cuts[source] = slice(start, start + 1, 1)
+            dropped.append(source)
+        elif isinstance(part, slice):
+            cuts[source] = slice(*part.indices(sizes[source]))
+        else:
+            indices[result] = as_index(site, part)
+        source += part is not None
+        result += not isinstance(part, int)
+    expr = _cut(site, input.expr, cuts, sizes)
+    if dropped:
+        expr = site.emit(relax.op.squeeze(expr, dropped))
+    if added:
+        expr = site.emit(relax.op.expand_dims(expr, added))
+    return _gathered(site, expr, indices) if indices else expr
+
+
+def _cut(site: Site, expr: relax.Expr, cuts: dict[int, slice], sizes: Sequence[int]) -> relax.Expr:
+    cuts = {d: cut for d, cut in cuts.items() if cut != slice(0, sizes[d], 1)}
+    if not cuts:
+        return expr
+    begins, ends = [c.start for c in cuts.values()], [c.stop for c in cuts.values()]
+    steps = [c.step for c in cuts.values()]
+    return site.emit(relax.op.strided_slice(expr, list(cuts), begins, ends, steps))
+
+
+def _gathered(site: Site, expr: relax.Expr, indices: dict[int, Value]) -> Any:
+    """Advanced indexing: the index tensors broadcast together.
+
+    Their common shape stands where they stood, or in front if they were apart. One without
+    dimensions counts as a number, which only drops its own.
+    """
+    dims = sorted(indices)
+    shaped = [dim for dim in dims if indices[dim].meta.ndim]
+    kept = [dim for dim in range(len(expr.ty.shape)) if dim in shaped or dim not in dims]
+    common = torch.broadcast_shapes(*(tuple(indices[dim].meta.shape) for dim in shaped))
+    ranks = [kept.index(dim) for dim in shaped]
+    adjacent = ranks == list(range(ranks[0], ranks[-1] + 1)) if ranks else False
+    at = ranks[0] if adjacent else 0
+
+    def body(tensors: Sequence[Any], *index: Any) -> Any:
+        x, *picks = tensors
+        where = index[at : at + len(common)]
+        others = iter((*index[:at], *index[at + len(common) :]))
+        places: list[Any] = []
+        for dim, size in enumerate(x.shape):
+            if dim in indices:
+                pick = index64(broadcast_read(picks[dims.index(dim)], where))
+                places.append(from_end(pick, size))
+            else:
+                places.append(next(others))
+        return checked(x, places, dims)
+
+    picks = [indices[dim].expr for dim in dims]
+    return site.gather("index", site.shape, body, expr, *picks)
+
+
+def broadcast_read(x: te.Tensor, index: Sequence[Any]) -> Any:
+    """An element of ``x`` broadcast to the dimensions that ``index`` runs over."""
+    own = index[len(index) - len(x.shape) :]
+    return x(*(0 if int(n) == 1 else i for n, i in zip(x.shape, own)))
+
+
+def as_index(site: Site, part: Any) -> Value:
+    """A tensor of indices, from one or from nested lists of numbers."""
+    value: Value = part
+    if not isinstance(part, Value):
+        value = site.builder.call(torch.tensor, (part,), {})
+    if value.meta.dtype in (torch.bool, torch.uint8):
+        raise Unsupported("how many elements a mask selects depends on data")
+    return value
+
+
+ROWS: tuple[Op, ...] = (Op("getitem", (operator.getitem, T.__getitem__), _getitem),)

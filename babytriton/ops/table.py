@@ -1,0 +1,59 @@
+"""What a row of the operator table is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+Callee = Callable[..., Any]
+"""A torch callable as the user's code reaches it: a function, a method or property of
+``torch.Tensor``, or one of ``operator``'s functions."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator: the torch callables that mean it, and how Relax computes it.
+
+    Exactly one of ``build``, ``decompose`` and ``why`` is given.
+
+    Args:
+        name: torch's name of it, without a module.
+        calls: the callables that mean this row. They are compared by identity, so an alias works.
+        build: ``build(site, *args, **kwargs)`` with the callable's own arguments returns the
+            Relax expression of the result, or a tuple of them. Tensors arrive as ``Value``,
+            everything else as the Python value it is. It raises ``Unsupported`` for what it does
+            not cover; that call then runs through torch.
+        decompose: the operator in terms of other rows, as a plain torch function of the
+            callable's own arguments.
+        why: why it runs through torch, where neither of the above exists.
+        scalars: whether Python floats among its arguments may stay variable at run time, so that
+            a new value does not compile again. Only for elementwise arithmetic.
+    """
+
+    name: str
+    calls: tuple[Callee, ...]
+    build: Callable[..., Any] | None = None
+    decompose: Callable[..., Any] | None = None
+    why: str | None = None
+    scalars: bool = False
+
+    def __post_init__(self) -> None:
+        given = [x for x in (self.build, self.decompose, self.why) if x is not None]
+        if len(given) != 1:
+            raise ValueError(f"row {self.name}: give one of build, decompose and why")
+
+
+def index(rows: Iterable[Op]) -> dict[Callee, Op]:
+    """The row of each callable.
+
+    Raises:
+        ValueError: two rows claim the same callable.
+    """
+    found: dict[Callee, Op] = {}
+    for row in rows:
+        for call in row.calls:
+            if call in found:
+                raise ValueError(f"{call} stands in rows {found[call].name} and {row.name}")
+            found[call] = row
+    return found
