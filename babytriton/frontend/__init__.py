@@ -1,0 +1,1 @@
+"""Python syntax and call arguments -> the Relax program of one specialization."""

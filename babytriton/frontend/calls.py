@@ -1,0 +1,348 @@
+"""What a call or an attribute means: a row, a function to inline, or plain Python."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import operator
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from babytriton import errors
+from babytriton.diagnostics import CompileError
+from babytriton.frontend.captures import Place
+from babytriton.frontend.program import MAX_DEPTH
+from babytriton.frontend.scope import Scope
+from babytriton.frontend.source import Source
+from babytriton.ops import refusals, value
+from babytriton.ops.value import Method, Value, values_in
+
+if TYPE_CHECKING:
+    from babytriton.frontend.codegen import CodeGenerator
+
+OURS = (
+    CompileError,
+    refusals.IllTyped,
+    refusals.Mutation,
+    refusals.RowError,
+    refusals.UnsupportedDtype,
+    refusals.WrongDevice,
+    value.DataDependent,
+    value.NeedsConstant,
+    RecursionError,
+)
+"""What passes through plain Python on its way to becoming a message."""
+
+
+@dataclass(frozen=True)
+class LocalFunction:
+    """A ``def`` or ``lambda`` inside a function that is being compiled."""
+
+    home: CodeGenerator
+    node: ast.FunctionDef | ast.Lambda
+    defaults: Sequence[Any]
+    keyword_defaults: Sequence[Any]
+
+    @property
+    def __name__(self) -> str:
+        return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
+
+    def signature(self) -> inspect.Signature:
+        """The parameters as ``inspect`` describes those of a function."""
+        return _signature_of(self.node.args, self.defaults, self.keyword_defaults)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Plain Python such as functools.reduce or sorted calls what it was handed.
+        return call(self.home, self.node, self, args, kwargs)
+
+
+def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
+    """``owner.name``, where what lies outside the function is captured.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    if isinstance(owner, Value):
+        found = getattr(owner, name)
+        if isinstance(found, Method) and found.fn is torch.Tensor.item:
+            at.fail(errors.DataDependent(at.span(node), "item"))
+        return found
+    described = inspect.getattr_static(type(owner), name, None)
+    if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
+        return call(at, node, described.fget, (owner,), {})
+    found = getattr(owner, name)
+    if isinstance(found, (types.MethodType, types.BuiltinMethodType)):
+        return found
+    place = at.program.captures.attribute_place(owner, name)
+    return at.program.captures.lift(place, found)
+
+
+def call(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Compile a call of whatever ``fn`` is."""
+    args, kwargs = tuple(args), dict(kwargs)
+    if isinstance(fn, Method):
+        return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
+    if fn is super and not args:
+        return _super(at, node)
+    if fn is getattr and len(args) > 1 and isinstance(args[1], str):
+        return _getattr(at, node, *args)
+    if isinstance(fn, functools.partial):
+        return call(at, node, fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
+    if isinstance(fn, LocalFunction):
+        return _inline_local(at, node, fn, args, kwargs)
+    if isinstance(fn, torch.nn.Module):
+        return _module(at, node, fn, args, kwargs)
+    if _hashable(fn) and fn in at.program.builder.table:
+        return _torch(at, node, fn, args, kwargs)
+    plain = getattr(fn, "__babytriton_function__", None)
+    if plain is not None:
+        return call(at, node, plain, args, kwargs)
+    if _hashable(fn) and fn in _BUILTINS and values_in((args, kwargs)):
+        return at.python(node, _BUILTINS[fn], *args, **kwargs)
+    if isinstance(fn, types.MethodType):
+        function = fn.__func__
+        # Modules of torch.nn are written in terms of functions that are rows.
+        if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
+            return inline(at, node, function, (fn.__self__, *args), kwargs)
+        return call(at, node, function, (fn.__self__, *args), kwargs)
+    if _belongs_to_torch(fn):
+        return _torch(at, node, fn, args, kwargs)
+    if isinstance(fn, types.FunctionType) and (values_in((args, kwargs)) or _is_users(fn)):
+        return inline(at, node, fn, args, kwargs)
+    method = inspect.getattr_static(type(fn), "__call__", None)
+    if not isinstance(fn, type) and isinstance(method, types.FunctionType):
+        return call(at, node, method, (fn, *args), kwargs)
+    return _python(at, node, fn, args, kwargs)
+
+
+def inline(
+    at: CodeGenerator,
+    node: ast.AST,
+    fn: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Compile the body of a Python function in place of a call of it."""
+    bound = _bind(at, node, inspect.signature(fn, follow_wrapped=False), fn.__name__, args, kwargs)
+    names = dict(bound.arguments)
+    bound.apply_defaults()
+    for name, default in bound.arguments.items():
+        if name not in names:
+            place = Place(f"{fn.__name__}_{name}", functools.partial(_default, fn, name))
+            names[name] = at.program.captures.lift(place, default)
+    try:
+        source = Source.of(fn)
+    except CompileError:
+        at.fail(errors.NoSource(at.span(node), fn.__qualname__))
+    return _run(at, node, source, Scope(names, fn=fn), fn.__name__)
+
+
+def _inline_local(
+    at: CodeGenerator,
+    node: ast.AST,
+    fn: LocalFunction,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    bound = _bind(at, node, fn.signature(), fn.__name__, args, kwargs)
+    bound.apply_defaults()
+    home = fn.home.source
+    source = Source(home.path, fn.node, home.text)
+    return _run(at, node, source, Scope(dict(bound.arguments), fn.home.scope), fn.__name__)
+
+
+def _run(at: CodeGenerator, node: ast.AST, source: Source, scope: Scope, name: str) -> Any:
+    trail = at.program.trail
+    if len(trail) >= MAX_DEPTH:
+        at.fail(errors.TooDeep(at.span(node), name, MAX_DEPTH))
+    trail.append(at.span(node))
+    try:
+        return type(at)(at.program, source, scope).run()
+    finally:
+        trail.pop()
+
+
+def _bind(
+    at: CodeGenerator,
+    node: ast.AST,
+    signature: inspect.Signature,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        at.fail(errors.WrongArguments(at.span(node), name, str(error)))
+
+
+def _torch(
+    at: CodeGenerator,
+    node: ast.AST,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    name = getattr(fn, "__name__", str(fn))
+    with at.program.blaming(at.span(node), name, (args, kwargs)):
+        return at.program.builder.call(fn, args, kwargs)
+
+
+def _module(
+    at: CodeGenerator,
+    node: ast.AST,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """A module's ``forward``, as calling it without hooks runs it."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        name = type(module).__name__
+        at.fail(
+            errors.UnsupportedCall(
+                at.span(node), name, "it has forward hooks", "remove them, or call its forward"
+            )
+        )
+    return call(at, node, module.forward, args, kwargs)
+
+
+def _python(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if not callable(fn):
+        why = f"'{type(fn).__name__}' object is not callable"
+        at.fail(errors.PythonError(at.span(node), "TypeError", why))
+    owner = getattr(fn, "__self__", None)
+    if name in _MUTATORS and at.program.captures.is_outside(owner):
+        at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))
+    if fn is print and values_in((args, kwargs)):
+        why = "a tensor's numbers are known only at run time"
+        instead = "print the result outside, or set BABYTRITON_INTERPRET=1 while debugging"
+        at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
+    if values_in((args, kwargs)) and not _takes_values(fn):
+        why = f"{_module_of(fn) or 'it'} works on numbers, not on the program's tensors"
+        instead = "use torch's function of that name, or return the tensor and call it outside"
+        at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
+    return at.python(node, fn, *args, **kwargs)
+
+
+def _getattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str, *default: Any) -> Any:
+    try:
+        return attribute(at, node, owner, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        at.fail(errors.NoAttribute(at.span(node), f"a {type(owner).__name__}", name))
+
+
+def _super(at: CodeGenerator, node: ast.AST) -> Any:
+    """``super()`` of a method: its class is in a cell, its object is its first argument."""
+    place = at.scope.place("__class__")
+    parameters = at.source.node.args.args
+    if place is None or not parameters:
+        at.fail(errors.PythonError(at.span(node), "RuntimeError", "super(): no arguments"))
+    return super(place.read(), at.scope.local(parameters[0].arg))
+
+
+def _isinstance(item: Any, kinds: Any) -> bool:
+    stand_in: Any = torch.empty(0) if isinstance(item, Value) else item
+    return isinstance(0.0 if isinstance(item, value.Scalar) else stand_in, kinds)
+
+
+def _type(item: Any) -> type:
+    if isinstance(item, value.Scalar):
+        return float
+    return torch.Tensor if isinstance(item, Value) else type(item)
+
+
+def _sum(items: Any, start: Any = 0) -> Any:
+    return functools.reduce(operator.add, items, start)
+
+
+_BUILTINS: dict[Any, Callable[..., Any]] = {
+    abs: operator.abs,
+    isinstance: _isinstance,
+    pow: operator.pow,
+    sum: _sum,
+    type: _type,
+}
+"""Builtins that mean something of their own on tensors of the program."""
+
+_MUTATORS = frozenset(
+    {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"}
+    | {"update", "setdefault", "popitem"}
+)
+_PYTHON_MODULES = ("builtins", "collections", "dataclasses", "functools", "itertools", "math")
+
+
+def _takes_values(fn: Any) -> bool:
+    """Whether plain Python may be handed tensors of the program."""
+    if isinstance(fn, type):
+        return not _module_of(fn).startswith(("torch", "numpy"))
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, (list, dict, tuple, str, set)):
+        return True
+    return _module_of(fn) in (*_PYTHON_MODULES, "_functools", "_operator", "operator")
+
+
+def _module_of(fn: Any) -> str:
+    return str(getattr(fn, "__module__", None) or "")
+
+
+def _belongs_to_torch(fn: Any) -> bool:
+    if isinstance(fn, type):
+        return False
+    name = _module_of(fn)
+    if name == "torch" or name.startswith("torch."):
+        return not name.startswith("torch.testing")
+    return isinstance(fn, (types.BuiltinFunctionType, types.MethodDescriptorType)) and (
+        "torch" in type(getattr(fn, "__self__", None)).__module__
+        or "torch" in getattr(getattr(fn, "__objclass__", None), "__module__", "")
+    )
+
+
+def _is_users(fn: types.FunctionType) -> bool:
+    """Whether a function is the user's own, so that what it reads from outside is watched."""
+    top = _module_of(fn).partition(".")[0]
+    return top not in sys.stdlib_module_names and "site-packages" not in fn.__code__.co_filename
+
+
+def _hashable(fn: Any) -> bool:
+    return getattr(type(fn), "__hash__", None) is not None
+
+
+def _default(fn: types.FunctionType, name: str) -> Any:
+    return inspect.signature(fn, follow_wrapped=False).parameters[name].default
+
+
+def _signature_of(
+    args: ast.arguments, defaults: Sequence[Any], keyword_defaults: Sequence[Any]
+) -> inspect.Signature:
+    kinds = inspect.Parameter
+    positional = [*args.posonlyargs, *args.args]
+    required = len(positional) - len(defaults)
+    parameters = [
+        kinds(
+            arg.arg,
+            kinds.POSITIONAL_ONLY if i < len(args.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
+            default=defaults[i - required] if i >= required else kinds.empty,
+        )
+        for i, arg in enumerate(positional)
+    ]
+    if args.vararg:
+        parameters.append(kinds(args.vararg.arg, kinds.VAR_POSITIONAL))
+    for arg, default, given in zip(args.kwonlyargs, keyword_defaults, args.kw_defaults):
+        shown = kinds.empty if given is None else default
+        parameters.append(kinds(arg.arg, kinds.KEYWORD_ONLY, default=shown))
+    if args.kwarg:
+        parameters.append(kinds(args.kwarg.arg, kinds.VAR_KEYWORD))
+    return inspect.Signature(parameters)

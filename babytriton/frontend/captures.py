@@ -1,0 +1,191 @@
+"""Values a function takes from outside itself: where each was found, and whether it still holds.
+
+Numbers and strings become constants of the program, so a changed one makes another program;
+tensors become hidden inputs, read anew at each call; anything else is held by identity.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import copy
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from babytriton.types import TensorType
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere a value can be read: ``read()`` gives what is there now.
+
+    Attributes:
+        path: as the user would write it, such as ``self.weight`` or ``WEIGHTS[0]``.
+    """
+
+    path: str
+    read: Callable[[], Any]
+
+    @classmethod
+    def of_global(cls, scope: dict[str, Any], name: str) -> Place:
+        """A name of a module, or a builtin."""
+        found = scope if name in scope else vars(builtins)
+        return cls(name, lambda: found[name])
+
+    @classmethod
+    def of_cell(cls, cell: types.CellType, name: str) -> Place:
+        """A variable of an enclosing function."""
+        return cls(name, lambda: cell.cell_contents)
+
+    @classmethod
+    def of_module(cls, module: types.ModuleType, name: str) -> Place:
+        """A name imported from a module inside the function."""
+        return cls(name, lambda: getattr(module, name))
+
+    def item(self, owner: Any, key: Any) -> Place:
+        """An item of the container found here."""
+        return Place(f"{self.path}[{key!r}]", lambda: owner[key])
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What must still be true of a place for the program to be the right one."""
+
+    place: Place
+    holds: Callable[[Any], bool]
+
+    def __call__(self) -> bool:
+        try:
+            return self.holds(self.place.read())
+        except Exception:  # whatever a user's property raises, the value is not there
+            return False
+
+
+@dataclass
+class Captures:
+    """Everything one program takes from outside.
+
+    Args:
+        tensor: makes the hidden input for a tensor found at a place.
+    """
+
+    tensor: Callable[[Place, torch.Tensor], Any]
+    guards: list[Guard] = field(default_factory=list)
+    _lifted: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _outside: dict[int, Any] = field(default_factory=dict)
+    _paths: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    """How the user reaches each object met so far, which is kept alive for its id."""
+
+    def lift(self, place: Place, value: Any) -> Any:
+        """The program's view of a value found outside: tensors in it become hidden inputs."""
+        if isinstance(value, torch.Tensor):
+            return self._lift_tensor(place, value)
+        if isinstance(value, (list, dict, tuple)):
+            return self._lift_container(place, value)
+        if isinstance(value, (set, frozenset, collections.deque)):
+            self.guards.append(Guard(place, _equal_to(copy.copy(value))))
+            return value
+        if isinstance(value, _CONSTANTS):
+            self.guards.append(Guard(place, _equal_to(value)))
+        else:
+            self.name(value, place.path)
+            if isinstance(value, types.FunctionType):
+                self.guards.append(Guard(place, _same_function(value)))
+            elif not isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+                self.guards.append(Guard(place, _same_as(value)))
+        return value
+
+    def name(self, value: Any, path: str) -> None:
+        """Say how the user reaches an object, for the paths of its attributes."""
+        self._paths[id(value)] = (value, path)
+
+    def attribute_place(self, owner: Any, name: str) -> Place:
+        """An attribute of an object from outside."""
+        _, path = self._paths.get(id(owner), (owner, type(owner).__name__))
+        return Place(f"{path}.{name}", lambda: getattr(owner, name))
+
+    def item_place(self, owner: Any, key: Any) -> Place:
+        """An item of an object from outside that is no plain container."""
+        _, path = self._paths.get(id(owner), (owner, type(owner).__name__))
+        return Place(f"{path}[{key!r}]", lambda: owner[key])
+
+    def is_outside(self, container: Any) -> bool:
+        """Whether a container was made outside the function, so that it must not change."""
+        return id(container) in self._outside
+
+    def _lift_tensor(self, place: Place, value: torch.Tensor) -> Any:
+        known = self._lifted.get(id(value))
+        if known is None:
+            known = (value, self.tensor(place, value))
+            self._lifted[id(value)] = known
+            type, device = TensorType.of(value), value.device
+            self.guards.append(Guard(place, lambda now: _fits(now, type, device)))
+        else:
+            # Two names of one tensor share an input for as long as they are one tensor.
+            self.guards.append(Guard(place, _same_as(value)))
+        return known[1]
+
+    def _lift_container(self, place: Place, value: Any) -> Any:
+        known = self._lifted.get(id(value))
+        if known is not None:
+            return known[1]
+        size = len(value)
+        self.guards.append(Guard(place, lambda now: now is value and len(now) == size))
+        if isinstance(value, dict):
+            keys = tuple(value)
+            self.guards.append(Guard(place, lambda now: tuple(now) == keys))
+            lifted: Any = copy.copy(value)
+            lifted.update({key: self.lift(place.item(value, key), value[key]) for key in keys})
+        else:
+            items = [self.lift(place.item(value, i), item) for i, item in enumerate(value)]
+            if isinstance(value, list):
+                lifted = copy.copy(value)
+                lifted[:] = items
+            elif hasattr(value, "_fields"):
+                lifted = type(value)(*items)
+            else:
+                lifted = type(value)(items)
+        self._lifted[id(value)] = (value, lifted)
+        self.keep(lifted)
+        return lifted
+
+    def keep(self, container: Any) -> None:
+        """Say that a container, and what it holds, is not the function's to change."""
+        self._outside[id(container)] = container
+        items = container.values() if isinstance(container, dict) else container
+        for item in items:
+            if isinstance(item, (list, dict, tuple)):
+                self.keep(item)
+
+
+def _equal_to(value: Any) -> Callable[[Any], bool]:
+    kind = type(value)
+    if isinstance(value, float):
+        # By their bits: NaN is not equal to itself, and 0.0 equals -0.0.
+        text = value.hex()
+        return lambda now: type(now) is kind and now.hex() == text
+    return lambda now: type(now) is kind and bool(now == value)
+
+
+def _same_as(value: Any) -> Callable[[Any], bool]:
+    return lambda now: now is value
+
+
+def _same_function(value: types.FunctionType) -> Callable[[Any], bool]:
+    code = value.__code__  # reloading a module in a notebook replaces it
+    return lambda now: now is value and now.__code__ is code
+
+
+def _fits(now: Any, type: TensorType, device: torch.device) -> bool:
+    return (
+        isinstance(now, torch.Tensor)
+        and now.dtype == type.dtype
+        and tuple(now.shape) == type.shape
+        and now.device == device
+    )

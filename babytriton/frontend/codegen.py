@@ -1,0 +1,269 @@
+"""The code generator: one visit method a syntax node, one way to emit.
+
+Python values are evaluated as Python evaluates them; tensors of the program are ``Value`` and
+what is applied to them goes through :meth:`CodeGenerator.emit` into Relax.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from babytriton import errors
+from babytriton.frontend import calls
+from babytriton.frontend.assignment import Assignments
+from babytriton.frontend.captures import Place
+from babytriton.frontend.control_flow import ControlFlow
+from babytriton.frontend.operators import OPERATORS
+from babytriton.frontend.program import describe
+from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
+
+
+class Returned(Exception):
+    """The function body being compiled has returned."""
+
+    def __init__(self, value: Any, node: ast.Return) -> None:
+        super().__init__()
+        self.value = value
+        self.node = node
+
+
+class CodeGenerator(Assignments, ControlFlow):
+    """Compiles one function body into the program."""
+
+    def run(self) -> Any:
+        """Compile the body and return what the function returns."""
+        node = self.source.node
+        if isinstance(node, ast.Lambda):
+            return self.visit(node.body)
+        if isinstance(node, ast.AsyncFunctionDef):
+            self.fail(errors.UnsupportedSyntax(self.span(node), "async def"))
+        try:
+            for statement in node.body:
+                self.visit(statement)
+        except Returned as returned:
+            self.returns_at = returned.node
+            return returned.value
+        return None
+
+    # ------------------------------------------------------------ statements
+
+    def visit_Return(self, node: ast.Return) -> NoReturn:
+        raise Returned(None if node.value is None else self.visit(node.value), node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        self.visit(node.value)
+
+    def visit_Pass(self, node: ast.Pass) -> None:
+        pass
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        if not self.truth(node.test, self.visit(node.test)):
+            why = "" if node.msg is None else str(self.visit(node.msg))
+            self.fail(errors.PythonError(self.span(node), "AssertionError", why or "it is false"))
+
+    def visit_Raise(self, node: ast.Raise) -> NoReturn:
+        raised = None if node.exc is None else self.visit(node.exc)
+        kind = raised if isinstance(raised, type) else type(raised)
+        why = "" if isinstance(raised, type) else str(raised)
+        self.fail(errors.PythonError(self.span(node), kind.__name__, why or "no message"))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            module = self.python(node, importlib.import_module, alias.name)
+            top = alias.name.partition(".")[0]
+            value = module if alias.asname else importlib.import_module(top)
+            self.scope.bind(alias.asname or top, value)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.level or node.module is None:
+            self.fail(errors.UnsupportedSyntax(self.span(node), "relative import"))
+        module = self.python(node, importlib.import_module, node.module)
+        for alias in node.names:
+            found = self.python(node, getattr, module, alias.name)
+            place = Place.of_module(module, alias.name)
+            self.scope.bind(alias.asname or alias.name, self.program.captures.lift(place, found))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.decorator_list:
+            self.fail(errors.UnsupportedSyntax(self.span(node.decorator_list[0]), "decorator"))
+        self.scope.bind(node.name, self._closure(node))
+
+    # ------------------------------------------------------------ names
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self.read(node.id, node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        owner = self.visit(node.value)
+        if isinstance(owner, Scalar):
+            raise NeedsConstant(owner.arguments)
+        try:
+            with self.program.blaming(self.span(node), node.attr, owner):
+                return calls.attribute(self, node, owner, node.attr)
+        except AttributeError:
+            text = f"a {describe(owner)} tensor" if isinstance(owner, Value) else _named(owner)
+            self.fail(errors.NoAttribute(self.span(node), text, node.attr))
+        except calls.OURS:
+            raise
+        except Exception as error:  # whatever a property of the user's raises
+            kind, why = type(error).__name__, str(error) or "no message"
+            self.fail(errors.PythonError(self.span(node), kind, why))
+
+    # ------------------------------------------------------------ expressions
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def visit_Tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple(self._items(node.elts))
+
+    def visit_List(self, node: ast.List) -> list[Any]:
+        return self._items(node.elts)
+
+    def visit_Dict(self, node: ast.Dict) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values):
+            if key is None:
+                found.update(self.visit(value))
+            else:
+                found[self.visit(key)] = self.visit(value)
+        return found
+
+    def _items(self, nodes: list[ast.expr]) -> list[Any]:
+        found: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                found.extend(self.python(node, list, self.visit(node.value)))
+            else:
+                found.append(self.visit(node))
+        return found
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> str:
+        return "".join(str(self.visit(part)) for part in node.values)
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> str:
+        value = self.visit(node.value)
+        if values_in(value):
+            self.fail(errors.DataDependent(self.span(node), "a formatted string"))
+        convert: dict[int, Callable[[Any], Any]] = {115: str, 114: repr, 97: ascii}
+        if node.conversion in convert:
+            value = convert[node.conversion](value)
+        spec = "" if node.format_spec is None else self.visit(node.format_spec)
+        return str(self.python(node, format, value, spec))
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        left, right = self.visit(node.left), self.visit(node.right)
+        return self.emit(node, OPERATORS[type(node.op)], left, right)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        operand = self.visit(node.operand)
+        if isinstance(node.op, ast.Not):
+            if _is_scalar_tensor(operand):
+                return self.emit(node, torch.logical_not, operand)
+            return not self.truth(node.operand, operand)
+        return self.emit(node, OPERATORS[type(node.op)], operand)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        left = self.visit(node.left)
+        result: Any = None
+        for i, (op, comparator) in enumerate(zip(node.ops, node.comparators)):
+            right = self.visit(comparator)
+            step = self._compare(node, op, left, right)
+            result = step if i == 0 else self._both(node, result, step)
+            if not isinstance(result, Value) and not result:
+                return result
+            left = right
+        return result
+
+    def _compare(self, node: ast.Compare, op: ast.cmpop, left: Any, right: Any) -> Any:
+        if isinstance(op, (ast.Is, ast.IsNot)):
+            return (left is right) == isinstance(op, ast.Is)
+        if isinstance(op, (ast.In, ast.NotIn)):
+            found = self.python(node, operator.contains, right, left)
+            return found == isinstance(op, ast.In)
+        return self.emit(node, OPERATORS[type(op)], left, right)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        stops = isinstance(node.op, ast.Or)
+        fn = torch.logical_or if stops else torch.logical_and
+        result = self.visit(node.values[0])
+        for value_node in node.values[1:]:
+            if not isinstance(result, Value):
+                # As Python: the first constant that decides is the result.
+                if bool(self.truth(node, result)) == stops:
+                    return result
+                result = self.visit(value_node)
+            else:
+                self._refuse_condition(node, result)
+                other = self.visit(value_node)
+                self._refuse_condition(value_node, other)
+                result = self.emit(node, fn, result, other)
+        return result
+
+    def _both(self, node: ast.AST, left: Any, right: Any) -> Any:
+        if not isinstance(left, Value):
+            return right if left else left
+        self._refuse_condition(node, left)
+        self._refuse_condition(node, right)
+        return self.emit(node, torch.logical_and, left, right)
+
+    def _refuse_condition(self, node: ast.AST, value: Any) -> None:
+        """Refuse a tensor that Python's ``and`` and ``or`` cannot stand for element by element."""
+        if isinstance(value, Scalar):
+            raise NeedsConstant(value.arguments)
+        ours = _is_scalar_tensor(value) and value.meta.dtype == torch.bool
+        if isinstance(value, Value) and not ours:
+            self.fail(errors.TensorCondition(self.span(node), describe(value)))
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        truth = self.truth(node.test, self.visit(node.test))
+        return self.visit(node.body if truth else node.orelse)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        owner, index = self.visit(node.value), self.visit(node.slice)
+        found = self.emit(node, operator.getitem, owner, index)
+        if isinstance(owner, (Value, list, dict, tuple, str)):
+            return found
+        # An object of the user's: what it holds may be another thing at the next call.
+        place = self.program.captures.item_place(owner, index)
+        return self.program.captures.lift(place, found)
+
+    def visit_Slice(self, node: ast.Slice) -> slice:
+        parts = (node.lower, node.upper, node.step)
+        return slice(*(None if part is None else self.visit(part) for part in parts))
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        fn = self.visit(node.func)
+        args = self._items(node.args)
+        kwargs: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = self.visit(keyword.value)
+            kwargs.update(value if keyword.arg is None else {keyword.arg: value})
+        return calls.call(self, node, fn, args, kwargs)
+
+    def visit_Lambda(self, node: ast.Lambda) -> calls.LocalFunction:
+        return self._closure(node)
+
+    def _closure(self, node: ast.FunctionDef | ast.Lambda) -> calls.LocalFunction:
+        defaults = [self.visit(default) for default in node.args.defaults]
+        keyword_defaults = [
+            None if default is None else self.visit(default) for default in node.args.kw_defaults
+        ]
+        return calls.LocalFunction(self, node, defaults, keyword_defaults)
+
+
+def _is_scalar_tensor(value: Any) -> bool:
+    tensor = isinstance(value, Value) and not isinstance(value, Scalar)
+    return tensor and value.meta.ndim == 0
+
+
+def _named(owner: Any) -> str:
+    name = getattr(owner, "__name__", None)
+    kind = type(owner).__name__
+    return f"{kind} `{name}`" if isinstance(name, str) else f"a {kind}"

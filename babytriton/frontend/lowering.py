@@ -1,0 +1,178 @@
+"""A function and a signature -> the Relax program: opens and closes the IRBuilder's frames."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.relax.script import builder as R
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import ir as I
+
+from babytriton import errors
+from babytriton.diagnostics import CompileError, Span
+from babytriton.frontend.captures import Guard
+from babytriton.frontend.codegen import CodeGenerator
+from babytriton.frontend.program import Input, Program
+from babytriton.frontend.scope import Scope
+from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
+from babytriton.frontend.source import Source, unbound
+from babytriton.ops import TABLE
+from babytriton.ops.builder import Builder
+from babytriton.ops.fallback import Fallback
+from babytriton.ops.table import Op
+from babytriton.ops.value import NeedsConstant, Scalar, Value
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A leaf of a function's result that a call fills in.
+
+    Attributes:
+        index: among the program's outputs.
+        is_float: whether it is a Python float and not a tensor.
+    """
+
+    index: int
+    is_float: bool = False
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A leaf of a function's result that is one of the program's inputs, handed back."""
+
+    input: int
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A function as a Relax program.
+
+    Attributes:
+        mod: holds the program as its one function, ``entry``.
+        entry: the name of that function.
+        inputs: what each parameter of the program gets.
+        result: the function's result with :class:`Output` and :class:`Returned` leaves.
+        guards: what must still hold outside the function at a call.
+        fallbacks: calls that run through torch.
+        rows: the table's rows that built Relax.
+    """
+
+    mod: IRModule
+    entry: str
+    inputs: tuple[Input, ...]
+    result: Any
+    guards: tuple[Guard, ...]
+    fallbacks: tuple[Fallback, ...]
+    rows: tuple[Op, ...]
+
+
+def lower(
+    fn: types.FunctionType | types.MethodType, signature: Signature, device: torch.device
+) -> Lowering:
+    """Compile a Python function to Relax.
+
+    Args:
+        fn: a function, or a method with the object it is bound to.
+        signature: of the arguments it is compiled for.
+        device: what the program runs on.
+
+    Raises:
+        CompileError: the function cannot be compiled; it points at the user's line.
+        NeedsConstant: a float argument must be a constant for it to be compiled.
+    """
+    source = Source.of(fn)
+    function = unbound(fn)
+    program = Program(Builder(TABLE, device))
+    entry = function.__name__ if function.__name__.isidentifier() else "main"
+    outputs: list[relax.Expr] = []
+    failure: Exception | None = None
+    # An exception must not leave an open frame, so it is raised again once they are closed.
+    with IRBuilder() as builder, I.ir_module(), R.function():
+        R.func_name(program.builder.unique(entry))
+        try:
+            body = _body(program, source, fn, signature)
+            returned = body.run()
+            result = _outputs(program, body.span(body.returns_at), returned, outputs)
+        except Exception as error:
+            failure = error
+        # The tuple is not bound to a variable: so each output leaves the dataflow block as a
+        # variable of its own, and TVM does not make one that equals an input a view of it.
+        R.func_ret_value(relax.Tuple([] if failure else outputs))
+    if isinstance(failure, (CompileError, NeedsConstant)):
+        raise failure
+    if failure is not None:
+        raise errors.internal("lowering", failure) from failure
+    return Lowering(
+        builder.get(),
+        entry,
+        tuple(program.inputs),
+        result,
+        tuple(program.captures.guards),
+        tuple(program.builder.fallbacks),
+        tuple(program.builder.rows),
+    )
+
+
+def _body(
+    program: Program,
+    source: Source,
+    fn: types.FunctionType | types.MethodType,
+    signature: Signature,
+) -> CodeGenerator:
+    """The generator of the function's own body, with its parameters declared."""
+    leaves = iter([_declare(program, i, leaf) for i, leaf in enumerate(signature.leaves())])
+    values = [rebuild(spec, lambda: next(leaves)) for spec in signature.specs]
+    names = dict(zip(signature.names, values))
+    for value in values:
+        if isinstance(value, (list, dict, tuple)):
+            program.captures.keep(value)
+    function = unbound(fn)
+    if isinstance(fn, types.MethodType):
+        first = function.__code__.co_varnames[0]
+        names = {first: fn.__self__, **names}
+        program.captures.name(fn.__self__, first)
+    return CodeGenerator(program, source, Scope(names, fn=function))
+
+
+def _declare(program: Program, index: int, leaf: Leaf) -> Value:
+    if isinstance(leaf.spec, FloatSpec):
+        return program.number(index, leaf.path, leaf.spec.sample)
+    return program.argument(index, leaf.path, leaf.spec.type)
+
+
+def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Expr]) -> Any:
+    """The result's structure, and the program's outputs in the order of its leaves."""
+    seen: dict[int, Output | Returned] = {}
+
+    def leaf(value: Value) -> Output | Returned:
+        if id(value) not in seen:
+            input = program.input_of(value)
+            if input is not None:
+                seen[id(value)] = Returned(input)
+            else:
+                seen[id(value)] = Output(len(outputs), isinstance(value, Scalar))
+                outputs.append(value.expr)
+        return seen[id(value)]
+
+    def structure(item: Any) -> Any:
+        if isinstance(item, Value):
+            return leaf(item)
+        if type(item) in (list, tuple) or hasattr(item, "_fields"):
+            items = [structure(part) for part in item]
+            return type(item)(*items) if hasattr(item, "_fields") else type(item)(items)
+        if isinstance(item, tuple):
+            return type(item)([structure(part) for part in item])
+        if isinstance(item, dict):
+            return {key: structure(part) for key, part in item.items()}
+        if isinstance(item, _CONSTANTS):
+            return item
+        raise CompileError(errors.UnsupportedResult(span, f"an instance of {type(item).__name__}"))
+
+    return structure(returned)

@@ -1,0 +1,177 @@
+"""The state shared by all function bodies that are compiled into one program."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+
+from babytriton import errors
+from babytriton.diagnostics import CompileError, Diagnostic, Span
+from babytriton.frontend.captures import Captures, Place
+from babytriton.ops.builder import Builder
+from babytriton.ops.fallback import TorchCall
+from babytriton.ops.refusals import IllTyped, Mutation, UnsupportedDtype, WrongDevice
+from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
+from babytriton.types import TensorType
+
+MAX_DEPTH = 40
+"""Functions inlined into each other; Python's own stack ends a little later."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A tensor from outside the function that the program reads at each call."""
+
+    place: Place
+
+
+Input = int | Hidden | TorchCall
+"""What a parameter of the program gets: the i-th leaf of the call's arguments, a captured
+tensor, or the torch call of a fallback."""
+
+
+@dataclass
+class Program:
+    """Builder, captures and inputs of one program, and where in the user's code we are."""
+
+    builder: Builder
+    inputs: list[Input] = field(default_factory=list)
+    parameters: dict[int, Value] = field(default_factory=dict)
+    """The tensors among the inputs, by the input's number: the caller's own."""
+    trail: list[Span] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    _named: list[Value] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.captures = Captures(self._hidden)
+        self.builder.on_torch_call = self.inputs.append
+
+    def argument(self, index: int, path: str, type: TensorType) -> Value:
+        """Declare the tensor that is the ``index``-th leaf of the call's arguments."""
+        return self._declare(index, path, type)
+
+    def number(self, index: int, path: str, sample: float) -> Scalar:
+        """Declare the float that is the ``index``-th leaf of the call's arguments."""
+        self.inputs.append(index)
+        return self.builder.float_argument(self.unique(path), path, sample)
+
+    def _hidden(self, place: Place, tensor: torch.Tensor) -> Value:
+        return self._declare(Hidden(place), place.path, TensorType.of(tensor))
+
+    def _declare(self, input: Input, path: str, type: TensorType) -> Value:
+        value = self.builder.argument(self.unique(path), type)
+        self.parameters[len(self.inputs)] = value
+        self.inputs.append(input)
+        return value
+
+    def is_parameter(self, value: Value) -> bool:
+        """Whether a tensor is the caller's own."""
+        return self.input_of(value) is not None
+
+    def input_of(self, value: Value) -> int | None:
+        """The number of the input that a tensor is, if it is the caller's own."""
+        return next((i for i, known in self.parameters.items() if known is value), None)
+
+    def claims_name(self, value: Value) -> bool:
+        """Whether a value still has the name the builder made up; says so once."""
+        if isinstance(value, Scalar) or self.is_parameter(value):
+            return False
+        if any(value is named for named in self._named):
+            return False
+        self._named.append(value)
+        return True
+
+    def unique(self, path: str) -> str:
+        """An identifier for a path such as ``w['bias'][0]`` that no other input has."""
+        name = re.sub(r"\W+", "_", path).strip("_") or "input"
+        name = f"_{name}" if name[0].isdigit() else name
+        candidate, count = name, 1
+        while candidate in self.names:
+            candidate, count = f"{name}_{count}", count + 1
+        self.names.add(candidate)
+        return candidate
+
+    def fail(self, diagnostic: Diagnostic) -> NoReturn:
+        """Raise a message about the user's code."""
+        raise CompileError(diagnostic, tuple(self.trail))
+
+    @contextlib.contextmanager
+    def blaming(self, span: Span, what: str, operands: Any) -> Iterator[None]:
+        """Turn what goes wrong inside into a message about the expression at ``span``.
+
+        Args:
+            span: of the expression.
+            what: the name of the function or operator it applies.
+            operands: what it is applied to.
+        """
+        before = self.builder.span
+        self.builder.span = span
+        try:
+            yield
+        except (CompileError, NeedsConstant):
+            raise
+        except IllTyped as error:
+            if any(text in str(error) for text in _NEEDS_DATA):
+                self.fail(errors.DataDependent(span, what))
+            types = _and([describe(operand) for operand in _listed(operands)])
+            why = " ".join(str(error).split()) or "torch refuses them"
+            self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
+        except Mutation as error:
+            self.fail(errors.Mutation(span, str(error), error.instead))
+        except UnsupportedDtype as error:
+            self.fail(errors.UnsupportedDtype(span, str(error)))
+        except WrongDevice as error:
+            self.fail(errors.OtherDevice(span, str(error), str(self.builder.device)))
+        except DataDependent as error:
+            if error.what == "bool":
+                self.fail(errors.TensorCondition(span, _and(_described(operands)) or "a tensor"))
+            self.fail(errors.DataDependent(span, error.what))
+        except RecursionError:
+            self.fail(errors.TooDeep(span, what, len(self.trail)))
+        finally:
+            self.builder.span = before
+
+
+_NEEDS_DATA = (
+    "cannot be called on meta tensors",
+    "data dependent",
+    "data-dependent",
+    "Cannot copy out of meta tensor",
+    "can't convert meta device type tensor",
+    "aten::nonzero",
+    "torch.nonzero()",
+    "no fake impl or Meta kernel",
+    "cannot repeat_interleave a meta tensor",
+    "aten::_local_scalar_dense",
+    "aten::equal",
+)
+
+
+def describe(value: Any) -> str:
+    """A value as a message names it: ``f32[8, 4]``, or Python's own representation."""
+    if isinstance(value, Scalar):
+        return "float"
+    if isinstance(value, Value):
+        return str(TensorType.of(value.meta))
+    text = repr(value)
+    return text if len(text) <= 40 else type(value).__name__
+
+
+def _listed(operands: Any) -> list[Any]:
+    """The operands of a call one by one, whether or not it has keywords."""
+    keywords = operands[1] if len(operands) == 2 and isinstance(operands[1], dict) else {}
+    positional = operands[0] if isinstance(operands[0], tuple) and keywords is operands[1] else None
+    return [*(operands if positional is None else positional), *keywords.values()]
+
+
+def _described(operands: Any) -> list[str]:
+    return [describe(value) for value in values_in(operands)]
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join(parts) if len(parts) < 3 else ", ".join(parts[:-1]) + f" and {parts[-1]}"

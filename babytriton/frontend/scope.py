@@ -1,0 +1,61 @@
+"""The symbol table: which value a name stands for, inside a function and around it."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import Any
+
+from babytriton.frontend.captures import Place
+
+
+class Scope:
+    """The names of one function body.
+
+    Args:
+        names: bound so far, the parameters to begin with.
+        outer: the scope of the function that this one is written in, if that one is being
+            compiled as well.
+        fn: the Python function, for its closure cells and globals; an outer scope has its own.
+    """
+
+    def __init__(
+        self,
+        names: dict[str, Any],
+        outer: Scope | None = None,
+        fn: types.FunctionType | None = None,
+    ) -> None:
+        self.names = names
+        self.outer = outer
+        self.fn = fn
+
+    def bind(self, name: str, value: Any) -> None:
+        """Let a name stand for a value from here on."""
+        self.names[name] = value
+
+    def unbind(self, name: str) -> None:
+        """Forget a name; ``KeyError`` if it is not bound."""
+        del self.names[name]
+
+    def local(self, name: str) -> Any:
+        """The value bound to a name inside the functions being compiled.
+
+        Raises:
+            KeyError: it is bound nowhere inside.
+        """
+        if name in self.names:
+            return self.names[name]
+        if self.outer is None:
+            raise KeyError(name)
+        return self.outer.local(name)
+
+    def place(self, name: str) -> Place | None:
+        """Where a name is found around the function: a closure cell, a global, a builtin."""
+        if self.fn is None:
+            return None if self.outer is None else self.outer.place(name)
+        cells = dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ()))
+        if name in cells:
+            return Place.of_cell(cells[name], name)
+        if name in self.fn.__globals__ or hasattr(builtins, name):
+            return Place.of_global(self.fn.__globals__, name)
+        return None

@@ -1,0 +1,299 @@
+"""Call arguments -> the key a specialization is found by, and the leaves it runs on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from babytriton import errors
+from babytriton.tensor import Tensor
+from babytriton.types import DTYPES, TensorType, find_dtype
+
+CONSTANTS = (bool, int, str, type(None), torch.dtype, torch.device)
+"""Python values that are part of the program: another value is another program."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor argument: its type, and the device it was on."""
+
+    type: TensorType
+    device: torch.device
+
+    def __str__(self) -> str:
+        return str(self.type)
+
+
+@dataclass(frozen=True)
+class FloatSpec:
+    """A Python float whose value stays variable; ``sample`` is the one of the first call."""
+
+    sample: float
+
+    def __str__(self) -> str:
+        return "float"
+
+
+@dataclass(frozen=True)
+class ConstSpec:
+    """A Python value that the program depends on."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True)
+class SequenceSpec:
+    """A tuple or list of arguments; ``like`` is the sequence that was given."""
+
+    like: Any
+    items: tuple[Spec, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
+
+
+@dataclass(frozen=True)
+class DictSpec:
+    """A dict of arguments."""
+
+    keys: tuple[Any, ...]
+    items: tuple[Spec, ...]
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{k!r}: {v}' for k, v in zip(self.keys, self.items))}}}"
+
+
+Spec = TensorSpec | FloatSpec | ConstSpec | SequenceSpec | DictSpec
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor or float among the arguments, named as the user would reach it: ``w['bias'][0]``."""
+
+    path: str
+    spec: TensorSpec | FloatSpec
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function is compiled for: a spec for each parameter, in order."""
+
+    names: tuple[str, ...]
+    specs: tuple[Spec, ...]
+    static: frozenset[str] = frozenset()
+    """Paths of float arguments that are constants of the program."""
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], values: Sequence[Any], static: frozenset[str] = frozenset()
+    ) -> Signature:
+        """Describe the arguments of a call.
+
+        Args:
+            names: the parameters' names.
+            values: their values: tensors (real or meta), :class:`Tensor` specs, Python values.
+            static: paths of float arguments that are constants of the program.
+
+        Raises:
+            TypeError: an argument is of a type that cannot be compiled for.
+        """
+        specs = (_describe(name, value, static) for name, value in zip(names, values))
+        return cls(tuple(names), tuple(specs), static)
+
+    def leaves(self) -> list[Leaf]:
+        """The tensors and variable floats, in the order in which a call passes them."""
+        return [leaf for name, spec in zip(self.names, self.specs) for leaf in _leaves(name, spec)]
+
+    def require(self, given: Signature) -> None:
+        """Refuse other arguments than these.
+
+        Raises:
+            TypeError, ValueError: an argument does not fit; the message names it.
+        """
+        for name, spec, other in zip(self.names, self.specs, given.specs):
+            _require(name, spec, other)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {spec}" for name, spec in zip(self.names, self.specs))
+
+
+class Parameters:
+    """The parameters of a function, and how a call's arguments bind to them."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._name = fn.__name__
+        self._signature = inspect.signature(fn, follow_wrapped=False)
+        parameters = self._signature.parameters.values()
+        self.names = tuple(self._signature.parameters)
+        simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+        self._simple = all(parameter.kind in simple for parameter in parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """The value of each parameter, in order, defaults filled in.
+
+        Raises:
+            TypeError: Python would refuse the call as well.
+        """
+        if self._simple and not kwargs and len(args) == len(self.names):
+            return args
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise errors.BadCall(None, self._name, str(error)).error() from None
+        bound.apply_defaults()
+        return list(bound.arguments.values())
+
+
+def call_key(values: Sequence[Any], static: frozenset[str], names: Sequence[str]) -> Any:
+    """What two calls must share to run the same program, hashable.
+
+    Values that no program can be compiled for give a key that no specialization has.
+    """
+    if not static:
+        return tuple([_key(value) for value in values])
+    return tuple([_static_key(name, value, static) for name, value in zip(names, values)])
+
+
+def leaves_of(values: Sequence[Any], static: frozenset[str], names: Sequence[str]) -> list[Any]:
+    """The tensors and variable floats of a call, in the order of :meth:`Signature.leaves`."""
+    found: list[Any] = []
+    for name, value in zip(names, values):
+        _collect(name, value, static, found)
+    return found
+
+
+def is_static(path: str, static: frozenset[str]) -> bool:
+    """Whether the float at a path is a constant: by its own path, or its parameter's name."""
+    return bool(static) and (path in static or path.partition("[")[0] in static)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.shape, value.device, value.layout)
+    if isinstance(value, float):
+        return float
+    kind = type(value)
+    if isinstance(value, (tuple, list)):
+        return (kind, *[_key(item) for item in value])
+    if isinstance(value, dict):
+        return (kind, *[(name, _key(item)) for name, item in value.items()])
+    # The type as well: True, 1 and 1.0 are equal, and mean different programs.
+    return (kind, value)
+
+
+def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
+    if isinstance(value, float) and is_static(path, static):
+        # NaN is not equal to itself, and 0.0 equals -0.0.
+        return (float, value.hex())
+    kind = type(value)
+    if isinstance(value, (tuple, list)):
+        items = enumerate(value)
+        return (kind, *[_static_key(f"{path}[{i}]", item, static) for i, item in items])
+    if isinstance(value, dict):
+        pairs = value.items()
+        return (kind, *[(k, _static_key(f"{path}[{k!r}]", item, static)) for k, item in pairs])
+    return _key(value)
+
+
+def _describe(path: str, value: Any, static: frozenset[str]) -> Spec:
+    if isinstance(value, torch.Tensor):
+        return _describe_tensor(path, value)
+    if isinstance(value, Tensor):
+        return TensorSpec(value.static_type(path), torch.device("meta"))
+    if isinstance(value, float):
+        return ConstSpec(value) if is_static(path, static) else FloatSpec(value)
+    if isinstance(value, (tuple, list)):
+        items = enumerate(value)
+        return SequenceSpec(value, tuple(_describe(f"{path}[{i}]", x, static) for i, x in items))
+    if isinstance(value, dict):
+        specs = tuple(_describe(f"{path}[{key!r}]", x, static) for key, x in value.items())
+        return DictSpec(tuple(value), specs)
+    if isinstance(value, CONSTANTS):
+        return ConstSpec(value)
+    return _refuse_type(path, value)
+
+
+def _require(path: str, spec: Spec, given: Spec) -> None:
+    if isinstance(spec, TensorSpec) and isinstance(given, TensorSpec):
+        if spec.type.dtype != given.type.dtype:
+            dtypes = [str(t.type.dtype).removeprefix("torch.") for t in (spec, given)]
+            raise errors.ArgumentDtype(None, path, *dtypes).error()
+        if spec.type.shape != given.type.shape:
+            raise errors.ArgumentShape(None, path, str(spec), str(given)).error()
+    elif isinstance(spec, SequenceSpec) and isinstance(given, SequenceSpec):
+        if type(spec.like) is not type(given.like) or len(spec.items) != len(given.items):
+            raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
+        for i, (item, other) in enumerate(zip(spec.items, given.items)):
+            _require(f"{path}[{i}]", item, other)
+    elif isinstance(spec, DictSpec) and isinstance(given, DictSpec):
+        if spec.keys != given.keys:
+            raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
+        for key, item, other in zip(spec.keys, spec.items, given.items):
+            _require(f"{path}[{key!r}]", item, other)
+    elif not (isinstance(spec, FloatSpec) and isinstance(given, FloatSpec)) and spec != given:
+        raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
+
+
+def _refuse_type(path: str, value: Any) -> NoReturn:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    given = f"an instance of {kind}"
+    if kind == "numpy.ndarray":
+        raise errors.ArgumentType(None, path, given, f"pass torch.from_numpy({path})").error()
+    raise errors.ArgumentType(None, path, given).error()
+
+
+def _describe_tensor(path: str, tensor: torch.Tensor) -> TensorSpec:
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise errors.ArgumentLayout(None, path, layout).error()
+    if find_dtype(tensor.dtype) is None:
+        expected = f"one of {', '.join(dtype.name for dtype in DTYPES)}"
+        given = str(tensor.dtype).removeprefix("torch.")
+        raise errors.ArgumentDtype(None, path, expected, given).error()
+    return TensorSpec(TensorType.of(tensor), tensor.device)
+
+
+def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:
+    if isinstance(spec, (TensorSpec, FloatSpec)):
+        yield Leaf(path, spec)
+    elif isinstance(spec, SequenceSpec):
+        for i, item in enumerate(spec.items):
+            yield from _leaves(f"{path}[{i}]", item)
+    elif isinstance(spec, DictSpec):
+        for key, item in zip(spec.keys, spec.items):
+            yield from _leaves(f"{path}[{key!r}]", item)
+
+
+def _collect(path: str, value: Any, static: frozenset[str], found: list[Any]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, float):
+        if not is_static(path, static):
+            found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            _collect(f"{path}[{i}]" if static else path, item, static, found)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _collect(f"{path}[{key!r}]" if static else path, item, static, found)
+
+
+def rebuild(spec: Spec, leaf: Callable[[], Any]) -> Any:
+    """The Python object a spec describes, with ``leaf()`` for each tensor and float in order."""
+    if isinstance(spec, (TensorSpec, FloatSpec)):
+        return leaf()
+    if isinstance(spec, ConstSpec):
+        return spec.value
+    items = [rebuild(item, leaf) for item in spec.items]
+    if isinstance(spec, DictSpec):
+        return dict(zip(spec.keys, items))
+    if hasattr(spec.like, "_fields"):
+        return type(spec.like)(*items)
+    return type(spec.like)(items)

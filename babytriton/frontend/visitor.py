@@ -1,0 +1,86 @@
+"""What every part of the code generator shares: emitting, running plain Python, and failing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from babytriton import errors
+from babytriton.diagnostics import Diagnostic, Span
+from babytriton.frontend import calls
+from babytriton.frontend.program import Program, describe
+from babytriton.frontend.scope import Scope
+from babytriton.frontend.source import Source
+from babytriton.ops.value import NeedsConstant, Scalar, Value
+
+
+class Visitor(ast.NodeVisitor):
+    """Visits one function body.
+
+    Args:
+        program: what all bodies share.
+        source: where the body stands.
+        scope: its names, with the parameters bound.
+    """
+
+    def __init__(self, program: Program, source: Source, scope: Scope) -> None:
+        self.program = program
+        self.source = source
+        self.scope = scope
+        self.returns_at: ast.AST = source.node
+        """The statement that returned the result."""
+
+    def span(self, node: ast.AST) -> Span:
+        """Where a node stands in the user's file."""
+        return self.source.span(node)
+
+    def fail(self, diagnostic: Diagnostic) -> NoReturn:
+        """Raise a message about the user's code."""
+        self.program.fail(diagnostic)
+
+    def emit(self, node: ast.AST, fn: Callable[..., Any], *operands: Any) -> Any:
+        """Apply an operator, to Python values as Python does, to tensors in the program."""
+        if not any(isinstance(operand, Value) for operand in operands):
+            return self.python(node, fn, *operands)
+        name = getattr(fn, "__name__", str(fn))
+        with self.program.blaming(self.span(node), name, operands):
+            return self.program.builder.call(fn, operands, {})
+
+    def python(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run plain Python; what it raises becomes a message at the node."""
+        name = getattr(fn, "__name__", str(fn))
+        with self.program.blaming(self.span(node), name, (args, kwargs)):
+            try:
+                return fn(*args, **kwargs)
+            except calls.OURS:
+                raise
+            except Exception as error:
+                kind, why = type(error).__name__, str(error) or "no message"
+                self.fail(errors.PythonError(self.span(node), kind, why))
+
+    def generic_visit(self, node: ast.AST) -> NoReturn:
+        self.fail(errors.UnsupportedSyntax(self.span(node), type(node).__name__))
+
+    def read(self, name: str, node: ast.AST) -> Any:
+        """The value of a name, inside the function or captured from around it."""
+        try:
+            return self.scope.local(name)
+        except KeyError:
+            pass
+        place = self.scope.place(name)
+        if place is None:
+            self.fail(errors.UndefinedName(self.span(node), name))
+        try:
+            found = place.read()
+        except ValueError:  # a closure cell that is still empty
+            self.fail(errors.UndefinedName(self.span(node), name))
+        return self.program.captures.lift(place, found)
+
+    def truth(self, node: ast.AST, value: Any) -> bool:
+        """Python's truth of a value; a tensor of the program has none while compiling."""
+        if isinstance(value, Scalar):
+            raise NeedsConstant(value.arguments)
+        if isinstance(value, Value):
+            self.fail(errors.TensorCondition(self.span(node), describe(value)))
+        return bool(self.python(node, bool, value))
