@@ -1,0 +1,1 @@
+"""IRModule -> IRModule: what happens between the Relax program and the code generator."""

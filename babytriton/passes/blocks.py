@@ -1,0 +1,186 @@
+"""What schedule rules ask about a kernel's blocks, and the moves they share.
+
+A kernel is a list of blocks in the order they run, each in loops of its own; an iteration of a
+block is spatial ("S": every point is independent) or a reduction ("R").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+
+# A value that is read more than once is computed again at each read while that adds at most so
+# many expression nodes; beyond, chains such as `y = y * y + y` would double at every step.
+CHEAP = 64
+
+# A call (exp, a branch) is not repeated for a consumer this many times larger than the value.
+WIDER = 4
+
+
+def open_kernel(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] | None:
+    """A schedule of `func` and its blocks; None where it is not blocks in plain loops."""
+    if not isinstance(func, tirx.PrimFunc):
+        return None
+    # Failed moves are expected here, and rendering each into a message is slow.
+    sch = s_tir.Schedule(func, error_render_level="none")
+    infos = normalize_prim_func(sch)
+    if not infos:
+        return None
+    for info in infos:
+        if not info.iters:
+            # A single number: rfactor and the GPU's threads need a loop to hold on to.
+            sch.add_unit_loop(info.block_rv)
+    return sch, infos
+
+
+def is_pointwise(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """One value stored per spatial point: no reduction, no loop inside the block."""
+    return info.is_injective() and isinstance(sch.get(info.block_rv).body, tirx.BufferStore)
+
+
+def points(info: SBlockInfo) -> int | None:
+    """How many iterations the block has; None where a size is symbolic."""
+    dims = info.dom()
+    return math.prod(dims) if all(isinstance(dim, int) for dim in dims) else None
+
+
+def is_at_least(info: SBlockInfo, size: int) -> bool:
+    """Whether the block has `size` iterations or more; an unknown number counts as many."""
+    total = points(info)
+    return total is None or total >= size
+
+
+def spatial(info: SBlockInfo) -> list[int | tirx.Expr]:
+    """The extents of the block's spatial iterations that are not 1."""
+    return [it.dom for it in info.iters if it.kind == "S" and not is_one(it.dom)]
+
+
+def is_one(extent: int | tirx.Expr) -> bool:
+    return isinstance(extent, int) and extent == 1
+
+
+def same_extents(left: Sequence[int | tirx.Expr], right: Sequence[int | tirx.Expr]) -> bool:
+    analyzer = sym.Analyzer()
+    return len(left) == len(right) and all(
+        a == b if isinstance(a, int) and isinstance(b, int) else analyzer.can_prove_equal(a, b)
+        for a, b in zip(left, right)
+    )
+
+
+def nodes(root: Any, kind: type) -> list[Any]:
+    """Every node of `kind` in an expression or statement."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, found.append)], order="post")
+    return found
+
+
+def uses(expr: ir.Expr, var: tirx.Var) -> bool:
+    """Whether the expression reads the variable."""
+    return any(use.same_as(var) for use in nodes(expr, ir.Var))
+
+
+def loads(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, buffer: tirx.Buffer) -> list[Any]:
+    """The loads of `buffer` in the block's body."""
+    body = sch.get(block).body
+    return [load for load in nodes(body, ir.TensorLoad) if load.source.same_as(buffer)]
+
+
+def reduced_length(info: SBlockInfo) -> int | None:
+    """How many values make up one result; None where that is symbolic."""
+    dims = [it.dom for it in info.iters if it.kind == "R"]
+    return math.prod(dims) if all(isinstance(dim, int) for dim in dims) else None
+
+
+def results(sch: s_tir.Schedule, info: SBlockInfo) -> list[tirx.Buffer]:
+    """The buffers that the block writes (an argmax has two)."""
+    return [region.source for region in sch.get(info.block_rv).writes]
+
+
+def written(sch: s_tir.Schedule, info: SBlockInfo) -> tirx.Buffer:
+    """The buffer that a pointwise block, or a plain reduction, writes."""
+    return results(sch, info)[0]
+
+
+def is_output(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """Whether the block writes a result of the kernel, not a value of its own."""
+    own = sch.mod["main"].body.block.alloc_buffers
+    return not all(any(buffer.same_as(other) for other in own) for buffer in results(sch, info))
+
+
+def has_known_reducer(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """Whether TVM can combine partial results of the block (it knows sums, maxima, argmaxima...).
+
+    It only says so by failing, and for GPU threads not before the kernel is built.
+    """
+    trial = sch.copy()
+    loops = [loop for loop, it in zip(trial.get_loops(info.block_rv), info.iters) if it.kind == "R"]
+    if not loops:
+        return False
+    try:
+        trial.rfactor(loops[-1], 0)
+    except s_tir.ScheduleError:
+        return False
+    return True
+
+
+def inline_cheap(
+    sch: s_tir.Schedule,
+    infos: list[SBlockInfo],
+    *,
+    repeat_calls: bool = False,
+    keep_for: SBlockInfo | None = None,
+) -> list[SBlockInfo]:
+    """Inline the intermediate values that are as well computed at their reads; the other blocks.
+
+    Values with calls (exp, a branch) that would run more often than now stay, unless
+    `repeat_calls`; so does what the block `keep_for` reads.
+    """
+    kept = []
+    sizes = {info.name: points(info) for info in infos}
+    for info in infos:
+        is_kept = keep_for is not None and reads_from(sch, keep_for, info)
+        if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls):
+            try:
+                sch.compute_inline(info.block_rv)
+            except s_tir.ScheduleError:  # For instance: two blocks write the buffer.
+                kept.append(info)
+            continue
+        kept.append(info)
+    return kept
+
+
+def reads_from(sch: s_tir.Schedule, info: SBlockInfo, source: SBlockInfo) -> bool:
+    """Whether the block reads what `source` writes."""
+    return any(loads(sch, info.block_rv, buffer) for buffer in results(sch, source))
+
+
+def is_worth_inlining(
+    sch: s_tir.Schedule, info: SBlockInfo, sizes: dict[str, int | None], repeat_calls: bool
+) -> bool:
+    if not is_pointwise(sch, info) or is_output(sch, info):
+        return False
+    value = sch.get(info.block_rv).body.value
+    has_call = not repeat_calls and bool(nodes(value, ir.Call))
+    consumers = sch.get_consumers(info.block_rv)
+    buffer = written(sch, info)
+    reads = sum(len(loads(sch, consumer, buffer)) for consumer in consumers)
+    if has_call and (reads > 1 or is_wider(consumers, info, sch, sizes)):
+        return False
+    return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= CHEAP
+
+
+def is_wider(
+    consumers: list[s_tir.schedule.SBlockRV],
+    info: SBlockInfo,
+    sch: s_tir.Schedule,
+    sizes: dict[str, int | None],
+) -> bool:
+    """Whether a consumer runs so often that repeating the value there would be a waste."""
+    own = points(info)
+    others = [sizes[sch.get(consumer).name_hint] for consumer in consumers]
+    return own is None or any(other is None or other > WIDER * own for other in others)

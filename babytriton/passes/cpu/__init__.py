@@ -1,0 +1,13 @@
+"""Schedule rules for the CPU, the most particular first."""
+
+from __future__ import annotations
+
+from tvm.s_tir.dlight.base import ScheduleRule
+
+from babytriton.passes.cpu.elementwise import Elementwise
+from babytriton.passes.cpu.matmul import Matmul
+from babytriton.passes.cpu.parallel import Parallel
+from babytriton.passes.cpu.reduction import Reduction
+from babytriton.passes.cpu.rowwise import Rowwise
+
+RULES: tuple[ScheduleRule, ...] = (Elementwise(), Matmul(), Rowwise(), Reduction(), Parallel())

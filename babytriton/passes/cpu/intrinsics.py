@@ -1,0 +1,35 @@
+"""Math functions of CPU kernels, where TVM's own are wrong or missing."""
+
+from __future__ import annotations
+
+from tvm import IRModule, ir, tirx
+
+from babytriton.passes.intrinsics import (
+    dtype_of,
+    function_name,
+    in_float32,
+    is_half_function,
+    rewrite_calls,
+)
+
+# Taken from the C library: TVM computes tanh and atanh by formulas that lose all digits near zero
+# (tanh(1e-10) is 0), and has no sinh and cosh for vectors.
+LIBRARY = ("tanh", "atanh", "sinh", "cosh")
+
+
+def precise_math(mod: IRModule) -> IRModule:
+    """Kernels whose math is as precise as torch's; 16-bit float functions run in float32."""
+    return rewrite_calls(mod, precise)
+
+
+def precise(call: ir.Call) -> ir.Expr:
+    if is_half_function(call):
+        wide = in_float32(call)
+        return tirx.Cast(dtype_of(call), precise(wide.value))
+    name, dtype = function_name(call), dtype_of(call)
+    if name == "fmod":  # Missing, while truncmod is the same function, and there.
+        return tirx.truncmod(*call.args)
+    if name in LIBRARY and dtype in ("float32", "float64"):
+        suffix = "f" if dtype == "float32" else ""
+        return tirx.call_pure_extern(dtype, name + suffix, *call.args)
+    return call

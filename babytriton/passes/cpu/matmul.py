@@ -1,0 +1,276 @@
+"""Matrix products and convolutions on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+
+from babytriton.passes.blocks import (
+    inline_cheap,
+    is_at_least,
+    is_one,
+    is_output,
+    is_pointwise,
+    nodes,
+    open_kernel,
+    uses,
+)
+from babytriton.passes.cpu.elementwise import PARALLEL, spread
+from babytriton.passes.cpu.lanes import loop_of
+from babytriton.passes.nests import pointwise_nests, reads_only_own_point
+
+# A tile of results is held in registers: rows by columns, 16 of the 32 vector registers that
+# AVX-512 has (on AVX2 LLVM splits each vector in two and still keeps most of them).
+TILE_ROWS = 8
+TILE_COLUMNS = 32
+
+VECTOR = 16  # Of float32 in AVX-512.
+
+# Rows of tiles one after another that share a panel of columns while it is in cache.
+TASK_TILES = 8
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A block `out[..., i, ..., j] += a[... i ...] * b[... j ...]`, by its axes."""
+
+    info: SBlockInfo
+    row: int  # The axis i: one that only the first operand has.
+    column: int  # The axis j: the last spatial one, that only the other operand has.
+    other: int  # Which read is that other operand.
+
+
+class Matmul(ScheduleRule):
+    """Takes one product summed over an axis: matmul, linear, einsum, convolutions.
+
+    Gives register tiles of results in parallel tasks, and pointwise blocks that follow within
+    the tile. Axes that no tile size divides are padded with copies (matrix products), or get
+    smaller tiles (convolutions). Stands aside where no axis belongs to one operand alone
+    (a matrix by a vector is a row sum or a column sum), and for symbolic sizes.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
+        kernel = open_kernel(func)
+        if kernel is None:
+            return None
+        sch, infos = kernel
+        found = [position for position, info in enumerate(infos) if info.is_reduction()]
+        if len(found) != 1:
+            return None
+        product = contraction(sch, infos[found[0]])
+        before, after = infos[: found[0]], infos[found[0] + 1 :]
+        if product is None or not all(is_pointwise(sch, info) for info in before + after):
+            return None
+        # Operands are read many times: what makes them is computed once, before.
+        before = inline_cheap(sch, before, keep_for=product.info)
+        after = inline_cheap(sch, after)
+        for nest in pointwise_nests(sch, before):
+            spread(sch, nest)
+        epilogue = None
+        if after and is_read_once(sch, product.info, after[0]):
+            epilogue, *after = after
+        if not tile(sch, product, epilogue):
+            return None
+        for nest in pointwise_nests(sch, after):
+            spread(sch, nest)
+        return sch
+
+
+def is_read_once(sch: s_tir.Schedule, info: SBlockInfo, reader: SBlockInfo) -> bool:
+    """Whether `reader` alone needs the block's results, each at its own point."""
+    return (
+        not is_output(sch, info)
+        and len(sch.get_consumers(info.block_rv)) == 1
+        and reads_only_own_point(sch, reader, [info])
+    )
+
+
+def contraction(sch: s_tir.Schedule, info: SBlockInfo) -> Contraction | None:
+    """How the block is a contraction; None if it is not."""
+    block = sch.get(info.block_rv)
+    operands = factors(block.body)
+    if operands is None or set(info.dom_kind()) != {"S", "R"}:
+        return None
+    if not all(isinstance(it.dom, int) for it in info.iters):
+        return None
+    variables = [it.var for it in block.iter_vars]
+    spatial = [axis for axis, it in enumerate(info.iters) if it.kind == "S" and not is_one(it.dom)]
+    if len(spatial) < 2 or operands[0].source.same_as(operands[1].source):
+        return None
+    column = spatial[-1]
+    holders = [n for n, load in enumerate(operands) if uses(load, variables[column])]
+    if len(holders) != 1:
+        return None
+    other = operands[holders[0]]
+    rows = [axis for axis in spatial[:-1] if not uses(other, variables[axis])]
+    if not rows:
+        return None
+    sources = [region.source for region in block.reads]
+    reads = [n for n, source in enumerate(sources) if source.same_as(other.source)]
+    return Contraction(info, rows[-1], column, reads[0])
+
+
+def factors(body: tirx.Stmt) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
+    """The two loads, casts aside, of `out = out + left * right`."""
+    if not isinstance(body, tirx.BufferStore) or not isinstance(body.value, tirx.Add):
+        return None
+    total, product = body.value.a, body.value.b
+    if not isinstance(product, tirx.Mul) or not isinstance(total, ir.TensorLoad):
+        return None
+    left, right = without_casts(product.a), without_casts(product.b)
+    if isinstance(left, ir.TensorLoad) and isinstance(right, ir.TensorLoad):
+        return left, right
+    return None
+
+
+def without_casts(expr: ir.Expr) -> ir.Expr:
+    while isinstance(expr, tirx.Cast):
+        expr = expr.value
+    return expr
+
+
+def tile(sch: s_tir.Schedule, product: Contraction, epilogue: SBlockInfo | None) -> bool:
+    """Compute results in tiles held in registers, and store each tile through the epilogue.
+
+    False, with nothing done, where no tile fits.
+    """
+    block = product.info.block_rv
+    rows, columns = tile_sizes(sch, product)
+    if rows * columns == 1:
+        return False
+    store = None if epilogue is None else epilogue.block_rv
+    if is_matrix_product(sch, product):
+        copied = pad(sch, product, rows, columns)
+        if copied is not None and store is not None:
+            sch.compute_inline(copied)
+        store = store or copied
+        pack(sch, product, columns)
+    if store is None:
+        store = sch.cache_write(block, 0, "local")
+    else:
+        sch.set_scope(block, 0, "local")
+    step = tile_loops(sch, product, store, rows, columns)
+    sch.compute_at(block, step, preserve_unit_loops=True)
+    accumulate(sch, product)
+    return True
+
+
+def tile_sizes(sch: s_tir.Schedule, product: Contraction) -> tuple[int, int]:
+    """Rows and columns of a tile of results."""
+    height = product.info.iters[product.row].dom
+    width = product.info.iters[product.column].dom
+    if is_matrix_product(sch, product):
+        # Padded to whole tiles: any size will do.
+        return min(height, TILE_ROWS), min(-(-width // VECTOR) * VECTOR, TILE_COLUMNS)
+    columns = largest_divisor(width, VECTOR)
+    if columns < VECTOR // 4 and width <= 2 * VECTOR:
+        # No good divisor, but all columns fit: in odd vectors, that take twice the registers.
+        return largest_divisor(height, TILE_ROWS // 2), width
+    return largest_divisor(height, TILE_ROWS), columns
+
+
+def largest_divisor(size: int, limit: int) -> int:
+    return max(n for n in range(1, limit + 1) if size % n == 0)
+
+
+def is_matrix_product(sch: s_tir.Schedule, product: Contraction) -> bool:
+    """Whether every index is an axis (or constant), not a sum of axes as in a convolution."""
+    loads = nodes(sch.get(product.info.block_rv).body, ir.TensorLoad)
+    return all(
+        isinstance(index, tirx.Var | tirx.IntImm) for load in loads for index in load.indices
+    )
+
+
+def pad(
+    sch: s_tir.Schedule, product: Contraction, rows: int, columns: int
+) -> s_tir.schedule.SBlockRV | None:
+    """Fill the operands up to whole tiles; the block that copies the true results out, if any."""
+    info, block = product.info, product.info.block_rv
+    sizes = {product.row: rows, product.column: columns}
+    if all(info.iters[axis].dom % size == 0 for axis, size in sizes.items()):
+        return None
+    before = {sch.get(other).name_hint for other in sch.get_producers(block)}
+    sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
+    for other in sch.get_producers(block):
+        if sch.get(other).name_hint not in before:
+            sch.parallel(sch.get_loops(other)[0])
+    (copied,) = sch.get_consumers(block)
+    return copied
+
+
+def pack(sch: s_tir.Schedule, product: Contraction, columns: int) -> None:
+    """Lay out the operand that has the columns so that a tile reads it from front to back."""
+    info, block = product.info, product.info.block_rv
+    body = sch.get(block)
+    variables = [it.var for it in body.iter_vars]
+    indices = [rng.min for rng in body.reads[product.other].region]
+    kinds = [axis_of(index, variables) for index in indices]
+    column = kinds.index(product.column)
+    leading = [n for n, axis in enumerate(kinds) if n != column and is_spatial(info, axis)]
+    trailing = [n for n, axis in enumerate(kinds) if n != column and not is_spatial(info, axis)]
+
+    def panels(*index: tirx.Var) -> list[ir.Expr]:
+        j = index[column]
+        return [
+            *(index[n] for n in leading),
+            j // columns,
+            *(index[n] for n in trailing),
+            j % columns,
+        ]
+
+    copy = sch.cache_read(block, product.other, "global")
+    sch.transform_layout(copy, ("write", 0), panels)
+    loops = sch.get_loops(copy)
+    panel, lane = sch.split(loops[column], [None, columns])
+    sch.reorder(*(loops[n] for n in leading), panel, *(loops[n] for n in trailing), lane)
+    if is_at_least(info, PARALLEL):
+        sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
+
+
+def axis_of(index: ir.Expr, variables: list[tirx.Var]) -> int | None:
+    """Which axis the index is; None for a constant."""
+    return next((n for n, var in enumerate(variables) if index.same_as(var)), None)
+
+
+def is_spatial(info: SBlockInfo, axis: int | None) -> bool:
+    return axis is None or info.iters[axis].kind == "S"
+
+
+def tile_loops(
+    sch: s_tir.Schedule,
+    product: Contraction,
+    store: s_tir.schedule.SBlockRV,
+    rows: int,
+    columns: int,
+) -> s_tir.schedule.LoopRV:
+    """Store results tile by tile, in parallel tasks; the loop whose step is one tile."""
+    info = product.info
+    tiles = -(-info.iters[product.row].dom // rows)
+    loops = sch.get_loops(store)
+    outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
+    # Whole tasks only: a task that overran the padded rows would have tiles of unknown size.
+    sizes = [None, largest_divisor(tiles, TASK_TILES), rows]
+    task, step, i = sch.split(loops[product.row], sizes)
+    panel, j = sch.split(loops[product.column], [None, columns])
+    sch.reorder(*outer, task, panel, step, i, j)
+    tasks = sch.fuse(*outer, task, panel)
+    if is_at_least(info, PARALLEL):
+        sch.parallel(tasks)
+    return step
+
+
+def accumulate(sch: s_tir.Schedule, product: Contraction) -> None:
+    """Sum up a tile: for each step along the reduced axes, every row by a vector of columns."""
+    block = product.info.block_rv
+    kinds = product.info.dom_kind()
+    reduced = [loop_of(sch, block, axis) for axis, kind in enumerate(kinds) if kind == "R"]
+    inner = sch.get_loops(block)[-len(kinds) :]  # One for each axis: a unit loop where it is 1.
+    i, j = inner[product.row], inner[product.column]
+    sch.reorder(*reduced, i, j)
+    sch.unroll(i)
+    sch.vectorize(j)
+    sch.decompose_reduction(block, reduced[0])

@@ -1,0 +1,64 @@
+"""Math functions and constants of CUDA kernels."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from tvm import IRModule, ir, tirx
+
+from babytriton.passes.intrinsics import (
+    HALVES,
+    dtype_of,
+    function_name,
+    in_float32,
+    is_half_function,
+    rewrite,
+    rewrite_calls,
+)
+
+
+def precise_math(mod: IRModule) -> IRModule:
+    """Kernels whose math is as precise as torch's: 16-bit float functions run in float32.
+
+    float32 and float64 need nothing: TVM names the precise functions (`expf`, `powf`) unless
+    its "tirx.enable_fast_math" is set. What makes them imprecise is the CUDA compiler's
+    `--use_fast_math`, which TVM's own compile callbacks pass and ours must not.
+    """
+    return rewrite(rewrite_calls(mod, by_name), tirx.FloatImm, exact)
+
+
+def exact(constant: tirx.FloatImm) -> ir.Expr:
+    """A constant in other words, where TVM would print another number or none.
+
+    TVM prints float64 with 15 digits after the point, so that 1e-20 becomes 0, and infinities
+    and NaN of 16-bit floats as names that CUDA does not have.
+    """
+    value, dtype = float(constant.value), dtype_of(constant)
+    if dtype in HALVES and not math.isfinite(value):
+        return tirx.Cast(dtype, tirx.FloatImm("float32", value))
+    if dtype != "float64" or float(f"{value:.15f}") == value or value != value:
+        return constant
+    [bits] = struct.unpack("<q", struct.pack("<d", value))
+    return tirx.call_pure_extern("float64", "__longlong_as_double", tirx.IntImm("int64", bits))
+
+
+BITS = {
+    ("float32", "int32"): "__float_as_int",
+    ("int32", "float32"): "__int_as_float",
+    ("float64", "int64"): "__double_as_longlong",
+    ("int64", "float64"): "__longlong_as_double",
+}
+"""CUDA's own functions for the bits of a number, from one dtype to another."""
+
+
+def by_name(call: ir.Call) -> ir.Expr:
+    """A function that CUDA has, in place of one that it lacks or that TVM prints wrongly."""
+    if is_half_function(call):
+        return in_float32(call)
+    if function_name(call) == "reinterpret":
+        # TVM prints *(int*)(&(x)), which no compiler takes where x is a constant.
+        function = BITS.get((dtype_of(call.args[0]), dtype_of(call)))
+        if function is not None:
+            return tirx.call_pure_extern(dtype_of(call), function, *call.args)
+    return call

@@ -1,0 +1,62 @@
+"""Math functions in kernels: rewriting calls of TVM's intrinsics before they are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+
+HALVES = ("float16", "bfloat16")
+
+# Functions of floats to a float of the same type, by TVM's names.
+FLOAT_FUNCTIONS = frozenset(
+    (
+        *("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "pow", "sqrt", "rsqrt"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "hypot"),
+        *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf"),
+        *("floor", "ceil", "round", "nearbyint", "trunc", "fabs", "fmod", "copysign"),
+    )
+)
+
+Rewrite = Callable[[ir.Call], ir.Expr]
+
+
+def rewrite_calls(mod: IRModule, fn: Rewrite) -> IRModule:
+    """A module whose kernels have each call replaced by what `fn` makes of it."""
+    return rewrite(mod, ir.Call, fn)
+
+
+def rewrite(mod: IRModule, kind: type, fn: Callable[[Any], ir.Expr]) -> IRModule:
+    """A module whose kernels have each node of a kind replaced by what `fn` makes of it."""
+    functions = {
+        var: tvm_ffi.structural_map(func, (kind, fn)) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def function_name(call: ir.Call) -> str:
+    """The intrinsic that is called, such as "exp"; empty for other calls."""
+    # Most are "tirx.exp", but a few "prim.ceil".
+    return call.op.name.rpartition(".")[2] if isinstance(call.op, ir.Op) else ""
+
+
+def dtype_of(expr: ir.Expr) -> str:
+    return str(expr.ty.dtype)
+
+
+def is_half_function(call: ir.Call) -> bool:
+    """Whether the call is a math function in a 16-bit float."""
+    return function_name(call) in FLOAT_FUNCTIONS and dtype_of(call) in HALVES
+
+
+def in_float32(call: ir.Call) -> ir.Expr:
+    """A math function of 16-bit floats computed in float32, as torch does.
+
+    TVM lacks many for 16 bits, names some that CUDA lacks (hsinh, hfmod), and approximates others
+    by formulas that lose all digits.
+    """
+    wide = [tirx.Cast("float32", arg) for arg in call.args]
+    return tirx.Cast(dtype_of(call), tirx.call_intrin("float32", call.op, *wide))

@@ -1,0 +1,134 @@
+"""Loop nests for pointwise blocks: which blocks share one, and how deep its axes fuse.
+
+Elementwise rules of every device put a value and its readers into one loop body: the value then
+lives in a register, whether it is read once or often, and whether or not it is also an output.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+
+from babytriton.passes.blocks import is_output, loads, nodes, same_extents, uses, written
+
+Nest = list[SBlockInfo]
+
+
+def pointwise_nests(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[Nest]:
+    """The pointwise blocks grouped so that a group can share one loop nest, in running order."""
+    nests: list[Nest] = []
+    for info in infos:
+        home = producing_nest(sch, info, nests)
+        if home is not None and reads_only_own_point(sch, info, home):
+            home.append(info)
+        else:
+            nests.append([info])
+    return nests
+
+
+def producing_nest(sch: s_tir.Schedule, info: SBlockInfo, nests: list[Nest]) -> Nest | None:
+    """The nest that computes all the block reads (but arguments); None if there are several."""
+    producers = [sch.get(block).name_hint for block in sch.get_producers(info.block_rv)]
+    for nest in nests:
+        names = {member.name for member in nest}
+        if producers and names.issuperset(producers):
+            return nest
+    return None
+
+
+def reads_only_own_point(sch: s_tir.Schedule, info: SBlockInfo, nest: Nest) -> bool:
+    """Whether the block, at each point, reads of the nest's values that same point only."""
+    if not same_extents(info.dom(), nest[0].dom()):
+        return False
+    block = sch.get(info.block_rv)
+    point = [it.var for it in block.iter_vars]
+    return stores_at(sch, info, point) and all(
+        is_point(load.indices, point) and stores_own_point(sch, member)
+        for member in nest
+        for load in loads(sch, info.block_rv, written(sch, member))
+    )
+
+
+def stores_own_point(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    return stores_at(sch, info, [it.var for it in sch.get(info.block_rv).iter_vars])
+
+
+def stores_at(sch: s_tir.Schedule, info: SBlockInfo, point: list[tirx.Var]) -> bool:
+    return is_point(sch.get(info.block_rv).body.indices, point)
+
+
+def is_point(indices: list[ir.Expr], point: list[tirx.Var]) -> bool:
+    return len(indices) == len(point) and all(i.same_as(v) for i, v in zip(indices, point))
+
+
+def fuse_nest(
+    sch: s_tir.Schedule, nest: Nest, depth: int
+) -> tuple[s_tir.schedule.LoopRV | None, s_tir.schedule.LoopRV]:
+    """One loop body for the nest: (the outer axes fused or None, the innermost `depth` fused)."""
+    loops = sch.get_loops(nest[0].block_rv)
+    split = len(loops) - depth
+    inner = sch.fuse(*loops[split:])
+    outer = sch.fuse(*loops[:split]) if split else None
+    for info in nest[1:]:
+        sch.reverse_compute_at(info.block_rv, inner, preserve_unit_loops=True)
+    for info in nest:
+        if stays_inside(sch, info, nest):
+            # A GPU kernel cannot allocate other memory, and this is one element anyway.
+            sch.set_scope(info.block_rv, 0, "local")
+    return outer, inner
+
+
+def stays_inside(sch: s_tir.Schedule, info: SBlockInfo, nest: Nest) -> bool:
+    """Whether only the nest itself reads what the block computes."""
+    names = {member.name for member in nest}
+    readers = {sch.get(block).name_hint for block in sch.get_consumers(info.block_rv)}
+    return not is_output(sch, info) and readers <= names
+
+
+def contiguous_depth(sch: s_tir.Schedule, nest: Nest) -> int:
+    """How many innermost axes fuse into one along which every access is contiguous or constant.
+
+    At least one where there is an axis: a strided axis stays a loop of its own, since the index
+    of a fused one would need a division at each element, which nothing vectorizes.
+    """
+    return min(block_depth(sch, info) for info in nest)
+
+
+def block_depth(sch: s_tir.Schedule, info: SBlockInfo) -> int:
+    block = sch.get(info.block_rv)
+    variables = [it.var for it in block.iter_vars]
+    store = block.body
+    target = offset(store.buffer, store.indices)
+    sources = [offset(load.source, load.indices) for load in nodes(store.value, ir.TensorLoad)]
+    for depth in range(len(variables), 1, -1):
+        outer, inner = variables[:-depth], variables[-depth:]
+        if all(moves_along(source, target, outer, inner) for source in sources):
+            return depth
+    return min(len(variables), 1)
+
+
+def moves_along(
+    source: ir.Expr, target: ir.Expr, outer: list[tirx.Var], inner: list[tirx.Var]
+) -> bool:
+    """Whether `source` advances with `target` over the inner variables, or not at all."""
+    if not any(uses(source, var) for var in inner):
+        return True
+    return is_equal(at_zero(source, outer), at_zero(target, outer))
+
+
+def is_equal(left: ir.Expr, right: ir.Expr) -> bool:
+    return bool(sym.Analyzer().can_prove_equal(left, right))
+
+
+def at_zero(expr: ir.Expr, variables: list[tirx.Var]) -> ir.Expr:
+    zeros = {var: tirx.const(0, var.ty.dtype) for var in variables}
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: zeros.get(var, var)))
+
+
+def offset(buffer: tirx.Buffer, indices: list[ir.Expr]) -> ir.Expr:
+    """The row-major position of an element."""
+    if not len(indices):
+        return tirx.const(0, "int64")
+    (position,) = buffer.offset_of(list(indices))
+    return position

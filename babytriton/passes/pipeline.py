@@ -1,0 +1,44 @@
+"""The order of passes, readable aloud."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+
+from babytriton.passes import cpu, gpu
+from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
+from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
+from babytriton.passes.scheduling import schedule
+from babytriton.targets import Target, tvm_target
+
+FUSE = (
+    relax.transform.Normalize(),
+    relax.transform.ConvertToDataflow(),
+    relax.transform.DeadCodeElimination(),
+    relax.transform.LegalizeOps(),
+    relax.transform.AnnotateTIROpPattern(),
+    relax.transform.FoldConstant(),
+    relax.transform.FuseOps(),
+    relax.transform.FuseTIR(),
+    relax.transform.DeadCodeElimination(),
+)
+"""One TensorIR function for each group of operators that fuse."""
+
+RULES = {"cpu": cpu.RULES, "cuda": gpu.RULES}
+"""The schedule rules of each kind of target, tried in order."""
+
+PRECISE_MATH = {"cpu": precise_math_on_cpu, "cuda": precise_math_on_gpu}
+"""What makes each kind of target's math functions as precise as torch's."""
+
+
+def fuse(mod: IRModule, target: Target) -> IRModule:
+    """Relax operators -> calls of fused, unscheduled TensorIR functions."""
+    with tvm_target(target):
+        return tvm.transform.Sequential(FUSE)(mod)
+
+
+def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:
+    """Relax operators -> calls of fused TensorIR functions, scheduled for the target."""
+    scheduled = schedule(fuse(mod, target), RULES[target.kind], tvm_target(target))
+    return PRECISE_MATH[target.kind](scheduled)

@@ -1,0 +1,146 @@
+"""CUDA's own tools: a compiler for PTX and machine code, a disassembler for SASS.
+
+The compiler is ``nvcc`` where it is on PATH, else NVRTC from its pip package; no CUDA toolkit is
+needed. The disassembler is ``nvdisasm``, from PATH, a toolkit or its pip package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm
+import tvm_ffi
+
+from babytriton import errors
+
+_NVRTC_PACKAGES = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
+
+
+def ptx(source: str, arch: str) -> str:
+    """The PTX of CUDA source.
+
+    Args:
+        source: CUDA C++.
+        arch: such as ``"sm_80"``.
+
+    Raises:
+        RuntimeError: no compiler was found, or it refuses the source.
+    """
+    if not source.strip():
+        return ""
+    nvcc = shutil.which("nvcc")
+    if nvcc is not None:
+        return _nvcc(nvcc, source, arch, "ptx").decode()
+    return _nvrtc(source, arch.replace("sm_", "compute_"), "PTX", "PTX").decode().rstrip("\0")
+
+
+def cubin(source: str, arch: str) -> bytes:
+    """The machine code of CUDA source, as an ELF file.
+
+    Args:
+        source: CUDA C++.
+        arch: such as ``"sm_80"``.
+
+    Raises:
+        RuntimeError: no compiler was found, or it refuses the source.
+    """
+    nvcc = shutil.which("nvcc")
+    if nvcc is not None:
+        return _nvcc(nvcc, source, arch, "cubin")
+    return _nvrtc(source, arch, "CUBIN", "SASS")
+
+
+def sass(source: str, arch: str) -> str:
+    """The disassembled machine code of CUDA source.
+
+    Args:
+        source: CUDA C++.
+        arch: such as ``"sm_80"``.
+
+    Raises:
+        RuntimeError: the compiler or the disassembler was not found.
+    """
+    if not source.strip():
+        return ""
+    tool = _find_program("nvdisasm")
+    if tool is None:
+        raise errors.MissingTool(None, "nvdisasm", "SASS", "nvidia-cuda-nvdisasm").error()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.cubin"
+        path.write_bytes(cubin(source, arch))
+        return _run([tool, "-c", str(path)]).decode()
+
+
+def _nvcc(nvcc: str, source: str, arch: str, format: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path, made = Path(folder) / "kernels.cu", Path(folder) / f"kernels.{format}"
+        path.write_text(source)
+        _run([nvcc, f"--{format}", f"-arch={arch}", "-std=c++17", "-o", str(made), str(path)])
+        return made.read_bytes()
+
+
+def _run(command: list[str]) -> bytes:
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        output = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise errors.ToolFailed(None, Path(command[0]).name, output).error()
+    return done.stdout
+
+
+def _find_program(name: str) -> str | None:
+    toolkit = Path(os.environ.get("CUDA_PATH", "/usr/local/cuda")) / "bin" / name
+    candidates = [shutil.which(name), str(toolkit), *_pip_files(f"bin/{name}")]
+    return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
+
+
+def _pip_files(pattern: str) -> list[str]:
+    """Files of NVIDIA's pip packages, which share the folder ``nvidia`` of site-packages."""
+    roots = [Path(entry) / "nvidia" for entry in sys.path if entry]
+    return [str(path) for root in roots for path in sorted(root.glob(f"*/{pattern}"))]
+
+
+def _nvrtc(source: str, arch: str, result: str, purpose: str) -> bytes:
+    libraries = _pip_files("lib/libnvrtc.so.*")
+    if not libraries:
+        raise errors.MissingTool(None, "nvcc or NVRTC", purpose, _NVRTC_PACKAGES).error()
+    nvrtc = ctypes.CDLL(libraries[0])
+    program = ctypes.c_void_p()
+    text = source.encode()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None)
+    includes = [*_pip_files("include"), *_pip_files("include/cccl")]
+    flags = [f"--gpu-architecture={arch}", "-default-device", *(f"-I{path}" for path in includes)]
+    options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+    try:
+        if nvrtc.nvrtcCompileProgram(program, len(flags), options):
+            log = _nvrtc_bytes(nvrtc, program, "ProgramLog").decode(errors="replace")
+            raise errors.ToolFailed(None, "NVRTC", log.strip("\0\n")).error()
+        return _nvrtc_bytes(nvrtc, program, result)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _nvrtc_bytes(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
+    return buffer.raw
+
+
+def _compile_for_tvm(source: str, *_: Any) -> bytes:
+    arch = tvm.target.Target.current(allow_none=True)
+    major, minor = torch.cuda.get_device_capability()
+    return cubin(source, str(arch.attrs["arch"]) if arch else f"sm_{major}{minor}")
+
+
+if torch.cuda.is_available():
+    # TVM's own callback compiles with fast-math, whose results differ from torch's.
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", _compile_for_tvm, override=True)

@@ -1,0 +1,99 @@
+"""A call: check what changes from call to call, launch, and put the result together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from babytriton import errors
+from babytriton.runtime.executable import Executable, virtual_machine
+from babytriton.runtime.interop import readable
+
+
+class Launcher:
+    """Runs one executable, with one virtual machine a thread.
+
+    Args:
+        executable: what to run.
+        device: that the program runs on.
+    """
+
+    def __init__(self, executable: Executable, device: torch.device) -> None:
+        self._executable = executable
+        self._device = device
+        self._thread = threading.local()
+
+    def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
+        """Run the program on its parameters, in order, and return its outputs."""
+        arguments = [readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
+        function = getattr(self._thread, "function", None)
+        if function is None:
+            index = self._device.index or 0
+            function = virtual_machine(self._executable, index)[self._executable.entry]
+            self._thread.function = function
+        try:
+            outputs = function(*arguments)
+        except Exception as error:
+            # What torch raises from inside the graph is the user's; TVM's errors are ours.
+            if type(error).__module__.startswith("tvm"):
+                raise errors.internal("running", error) from error
+            raise
+        # As a list: each look into TVM's own array makes a tensor object anew. Without a torch
+        # tensor among the arguments, the outputs come as TVM's tensors.
+        return [x if isinstance(x, torch.Tensor) else from_dlpack(x) for x in outputs]
+
+
+def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Refuse a tensor that has the right type and still cannot be computed on.
+
+    Args:
+        name: what the user calls it.
+        tensor: given at the call.
+        device: that the program runs on.
+
+    Raises:
+        ValueError: it has no data, is on another device, or records gradients.
+    """
+    if tensor.is_meta:
+        raise errors.ArgumentMeta(None, name).error()
+    if tensor.device != device and (device.index is not None or tensor.device.type != device.type):
+        raise errors.ArgumentDevice(None, name, str(device), str(tensor.device)).error()
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise errors.ArgumentRequiresGrad(None, name).error()
+
+
+def require_device(function: str, kind: str) -> None:
+    """Refuse to run where the target's device is missing.
+
+    Raises:
+        RuntimeError: there is no GPU, or torch was built without CUDA.
+    """
+    if kind != "cuda" or torch.cuda.is_available():
+        return
+    built = torch.version.cuda
+    found = (
+        "torch finds no CUDA device and driver"
+        if built
+        else f"this torch ({torch.__version__}) was built without CUDA"
+    )
+    raise errors.NoDevice(None, function, found).error()
+
+
+def fill(structure: Any, leaf: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
+    """A result's structure with ``leaf`` applied to the placeholders of the given kinds."""
+    if isinstance(structure, kinds):
+        return leaf(structure)
+    if isinstance(structure, (list, tuple)):
+        items = [fill(item, leaf, kinds) for item in structure]
+        if isinstance(structure, list):
+            return items
+        if hasattr(structure, "_fields"):
+            return type(structure)(*items)
+        return tuple(items) if type(structure) is tuple else type(structure)(items)
+    if isinstance(structure, dict):
+        return {key: fill(item, leaf, kinds) for key, item in structure.items()}
+    return structure

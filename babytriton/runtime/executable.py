@@ -1,0 +1,90 @@
+"""Scheduled IR -> machine code, and the sources it can show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+
+from babytriton.targets import Target, tvm_target
+
+# TVM's passes and code generators share state: two threads compiling at once crash.
+COMPILE_LOCK = threading.RLock()
+
+# Their simplifier takes floats for real numbers: x - x becomes 0, also for NaN, and
+# (x + 1e20) - 1e20 becomes x.
+UNSOUND_PASSES = [
+    "tirx.StmtSimplify",
+    "s_tir.StmtSimplify",
+    "tirx.RemoveNoOp",
+    "s_tir.RenormalizeSplitPattern",
+]
+
+
+@dataclass(frozen=True)
+class Executable:
+    """Compiled code, which may be run by one virtual machine a thread.
+
+    Attributes:
+        vm_executable: TVM's executable.
+        entry: the name of the program's function in it.
+        target: what it was compiled for.
+    """
+
+    vm_executable: Any
+    entry: str
+    target: Target
+
+    def cuda(self) -> str:
+        """The CUDA C++ of all kernels, as TVM's code generator wrote it; empty without kernels."""
+        return "\n".join(self._sources("cuda", ""))
+
+    def llvm(self) -> str:
+        """The LLVM IR of all kernels and of the host code."""
+        return "\n".join(self._sources("llvm", "ll"))
+
+    def asm(self) -> str:
+        """The CPU's assembly of all kernels and of the host code."""
+        return "\n".join(self._sources("llvm", "s"))
+
+    def _sources(self, kind: str, format: str) -> list[str]:
+        modules = [m for m in _modules(self.vm_executable.mod) if m.kind == kind]
+        return [str(module.inspect_source(format)) for module in modules]
+
+
+def build(mod: IRModule, entry: str, target: Target) -> Executable:
+    """Compile scheduled IR.
+
+    Args:
+        mod: the program and its scheduled TensorIR functions.
+        entry: the program's function.
+        target: what to compile for.
+    """
+    context = tvm.transform.PassContext(
+        opt_level=3,
+        disabled_pass=UNSOUND_PASSES,
+        # The guard of a call has checked shapes and dtypes; asking again in every kernel makes
+        # much of the code to compile.
+        config={"tirx.disable_assert": True},
+    )
+    with COMPILE_LOCK, context:
+        return Executable(tvm.compile(mod, target=tvm_target(target)), entry, target)
+
+
+def _modules(module: Any) -> Iterator[Any]:
+    yield module
+    for imported in module.imports:
+        yield from _modules(imported)
+
+
+def virtual_machine(executable: Executable, device_index: int) -> Any:
+    """A virtual machine for the calling thread; sharing one between threads crashes."""
+    kind = executable.target.kind
+    device = tvm.cpu() if kind == "cpu" else tvm.cuda(device_index)
+    with COMPILE_LOCK:
+        return relax.VirtualMachine(executable.vm_executable, device)

@@ -1,0 +1,48 @@
+"""torch <-> tvm-ffi: which torch tensors a kernel may read, and torch calls from the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import tvm_ffi
+from torch.utils.dlpack import from_dlpack
+
+from babytriton.ops.fallback import TORCH_CALL, TorchCall
+from babytriton.types import TensorType
+
+ALIGNMENT = 64
+"""Bytes. Kernels load whole vectors: an address off this boundary crashes the process."""
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it where kernels cannot read it as it lies in memory."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor
+
+
+def packed(call: TorchCall) -> Any:
+    """A fallback as the function object that the compiled graph calls."""
+
+    def run(*arguments: Any) -> Any:
+        tensors = [from_dlpack(x) for x in arguments]
+        with torch.no_grad():
+            results = call(tensors)
+        for result, type in zip(results, call.results):
+            if TensorType.of(result) != type:
+                raise RuntimeError(f"torch gave {TensorType.of(result)} where {type} was expected")
+        return tvm_ffi.convert([readable(result) for result in results])
+
+    return tvm_ffi.convert(run)
+
+
+def _torch_call(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+tvm_ffi.register_global_func(TORCH_CALL, _torch_call, override=True)
