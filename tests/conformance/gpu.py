@@ -1,0 +1,65 @@
+"""Runs a function compiled for CUDA: on the emulator, or on a GPU where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import tvm
+import tvm_ffi
+
+import babytriton as bt
+from babytriton.frontend.lowering import Output, Returned
+from babytriton.frontend.program import Hidden
+from babytriton.frontend.signature import leaves_of
+from babytriton.ops.fallback import TorchCall
+from babytriton.runtime.dispatch import fill
+from tests.emulator import emulator
+
+TARGET = bt.Target("cuda", arch="sm_80")
+
+
+def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
+    """The result of a function compiled for CUDA, on CPU tensors."""
+    if emulator.available_gpu() == "real":
+        moved = fill(arguments, lambda x: x.cuda(), (torch.Tensor,))
+        return fill(compiled(*moved), lambda x: x.cpu(), (torch.Tensor,))
+    lowering = compiled.scheduled.lowered.lowering
+    bound = compiled.scheduled.lowered.parameters.bind(arguments, {})
+    leaves = leaves_of(bound, compiled.signature.static, compiled.signature.names)
+    parameters = [_parameter(input, leaves) for input in lowering.inputs]
+    executable = compiled.executable
+    outputs = emulator.run(executable.vm_executable, executable.entry, parameters)
+
+    def leaf(place: Output | Returned) -> Any:
+        if isinstance(place, Returned):
+            return parameters[place.input]
+        output = outputs[place.index]
+        return output.item() if place.is_float else output
+
+    return fill(lowering.result, leaf, (Output, Returned))
+
+
+def _parameter(input: Any, leaves: list[Any]) -> Any:
+    if isinstance(input, Hidden):
+        return input.place.read()
+    if isinstance(input, TorchCall):
+        return _on_host(input)
+    return leaves[input]
+
+
+def _on_host(call: TorchCall) -> Any:
+    """A fallback for the emulated device, whose memory torch knows nothing of."""
+
+    if "device" in call.kwargs:
+        call = replace(call, kwargs={**call.kwargs, "device": "cpu"})
+
+    def run(*arguments: Any) -> Any:
+        device = tvm.cuda(0)
+        host = [x.copyto(tvm.cpu()) for x in arguments]
+        results = call([torch.utils.dlpack.from_dlpack(x) for x in host])
+        aligned = [x.clone(memory_format=torch.contiguous_format) for x in results]
+        return tvm_ffi.convert([tvm.runtime.from_dlpack(x).copyto(device) for x in aligned])
+
+    return tvm_ffi.convert(run)

@@ -1,0 +1,153 @@
+"""Samples of ops/shape.py, joining.py, rearranging.py and padding.py."""
+
+import torch
+import torch.nn.functional as F
+
+from tests.conformance.sample import ALL, FLOATS, NUMBERS, Sample, t
+
+F32 = (torch.float32,)
+MIXED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+
+VIEWS = (
+    Sample("reshape", lambda x: x.reshape(7, -1), (t(3, 7, 4, special=True),), ALL),
+    Sample("reshape", lambda x: torch.reshape(x, (-1,)) + 1, (t(3, 7),), F32),
+    Sample("reshape", lambda x: x.reshape(()), (t(1, 1),), F32),
+    Sample("view", lambda x: x.view(3, 2, 5), (t(6, 5),), MIXED),
+    Sample("view", lambda x: x.view(torch.int32), (t(6, 5, special=True),), F32),
+    Sample("view_as", lambda x, y: x.contiguous().view_as(y), (t(6, 5), t(5, 6)), F32),
+    Sample("reshape_as", lambda x, y: x.reshape_as(y), (t(6, 5), t(30)), F32),
+    Sample("flatten", lambda x: x.flatten(1), (t(3, 7, 5),), MIXED),
+    Sample("flatten", lambda x: torch.flatten(x, start_dim=0, end_dim=-2), (t(3, 7, 5),), F32),
+    Sample("unflatten", lambda x: x.unflatten(1, (3, -1)), (t(7, 12),), MIXED),
+    Sample("ravel", lambda x: x.ravel(), (t(3, 7),), MIXED),
+    Sample("atleast_1d", lambda x: torch.atleast_1d(x), (t(),), F32),
+    Sample("atleast_2d", lambda x, y: torch.atleast_2d(x, y), (t(3), t(2, 2)), F32),
+    Sample("atleast_3d", lambda x, y: torch.atleast_3d([x, y]), (t(3), t(2, 4)), F32),
+    Sample("squeeze", lambda x: x.squeeze(), (t(1, 7, 1, 3),), MIXED),
+    Sample("squeeze", lambda x: torch.squeeze(x, (0, -2)), (t(1, 7, 1, 3),), F32),
+    Sample("squeeze", lambda x: x.squeeze(1), (t(1, 7, 1),), F32),
+    Sample("unsqueeze", lambda x: x.unsqueeze(-1), (t(7, 3),), MIXED),
+    Sample("permute", lambda x: x.permute(2, 0, 1), (t(7, 33, 3),), ALL),
+    Sample("permute", lambda x: torch.permute(x, dims=(-1, 1, 0)) * 2, (t(4, 3, 5),), F32),
+    Sample("transpose", lambda x: x.transpose(0, -1), (t(33, 3, 31),), MIXED),
+    Sample("transpose", lambda x: torch.swapdims(x, 0, 1) + x, (t(16, 16),), F32),
+    Sample("swapaxes", lambda x: x.swapaxes(axis0=0, axis1=1), (t(3, 7),), F32),
+    Sample("movedim", lambda x: x.movedim((0, 1), (2, 0)), (t(3, 4, 5),), MIXED),
+    Sample("movedim", lambda x: torch.moveaxis(x, -1, 0), (t(3, 4, 5),), F32),
+    Sample("t", lambda x: x.t(), (t(100, 7),), MIXED),
+    Sample("t", lambda x: x.T + 1, (t(17, 33),), F32),
+    Sample("mT", lambda x: x.mT, (t(2, 3, 5),), F32),
+    Sample("mT", lambda x: torch.adjoint(x), (t(2, 3, 5),), F32),
+    Sample("expand", lambda x: x.expand(5, -1, 7), (t(3, 1),), MIXED),
+    Sample("expand_as", lambda x, y: x.expand_as(y), (t(7), t(3, 7)), F32),
+    Sample("broadcast_to", lambda x: torch.broadcast_to(x, (3, 4)), (t(),), MIXED),
+    Sample("broadcast_tensors", lambda x, y: torch.broadcast_tensors(x, y), (t(3, 1), t(4)), MIXED),
+    Sample("meshgrid", lambda x, y: torch.meshgrid(x, y, indexing="xy"), (t(3), t(5)), MIXED),
+    Sample("meshgrid", lambda x, y: torch.meshgrid([x, y], indexing="ij"), (t(3), t(5)), F32),
+    Sample("cartesian_prod", lambda x, y: torch.cartesian_prod(x, y), (t(3), t(5)), F32),
+)
+
+JOINS = (
+    Sample("cat", lambda x, y: torch.cat([x, y]), (t(3, 7), t(1, 7)), ALL),
+    Sample("cat", lambda x, y: torch.cat((x, y * 2, x), dim=-1), (t(7, 1003), t(7, 5)), F32),
+    Sample("cat", lambda x, i: torch.cat([x, i], 1), (t(3, 2), t(3, 4, dtype=torch.int64)), FLOATS),
+    Sample("stack", lambda x, y: torch.stack([x, y], dim=-1), (t(3, 7), t(3, 7)), MIXED),
+    Sample("stack", lambda x, y: torch.stack([x, y]), (t(), t()), F32),
+    Sample("hstack", lambda x, y: torch.hstack([x, y]), (t(3, 2), t(3, 1)), F32),
+    Sample("hstack", lambda x, y: torch.hstack([x, y]), (t(3), t()), F32),
+    Sample("vstack", lambda x, y: torch.vstack([x, y]), (t(3), t(2, 3)), F32),
+    Sample("dstack", lambda x, y: torch.dstack([x, y]), (t(3), t(1, 3, 2)), F32),
+    Sample("column_stack", lambda x, y: torch.column_stack([x, y]), (t(3), t(3, 2)), F32),
+    Sample("block_diag", lambda x, y: torch.block_diag(x, y), (t(3, 2), t(4)), MIXED),
+    Sample("split", lambda x: x.split(3, dim=1), (t(2, 8),), MIXED),
+    Sample("split", lambda x: torch.split(x, [1, 5, 2], -1), (t(2, 8),), F32),
+    Sample("split_with_sizes", lambda x: x.split_with_sizes((2, 3)), (t(5, 3),), F32),
+    Sample("unsafe_split", lambda x: torch.unsafe_split(x, 2), (t(5, 3),), F32),
+    Sample("chunk", lambda x: x.chunk(3, dim=-1), (t(4, 1000),), MIXED),
+    Sample("tensor_split", lambda x: x.tensor_split(3), (t(7, 2),), MIXED),
+    Sample("tensor_split", lambda x: torch.tensor_split(x, (1, -2), dim=1), (t(2, 7),), F32),
+    Sample("hsplit", lambda x: torch.hsplit(x, 2), (t(3, 4),), F32),
+    Sample("vsplit", lambda x: x.vsplit([1]), (t(3, 4),), F32),
+    Sample("dsplit", lambda x: torch.dsplit(x, 2), (t(3, 1, 4),), F32),
+    Sample("unbind", lambda x: x.unbind(-1), (t(3, 4),), MIXED),
+    Sample("narrow", lambda x: x.narrow(1, -3, 2), (t(3, 7),), MIXED),
+    Sample(
+        "narrow",
+        lambda x, i: torch.narrow(x, 0, i, 2),
+        (t(7, 3), t(low=0, high=5, dtype=torch.int64)),
+        F32,
+    ),
+    Sample("select", lambda x: x.select(-1, -2), (t(3, 7),), MIXED),
+    Sample("repeat", lambda x: x.repeat(2, 1, 3), (t(7, 3),), ALL),
+    Sample("repeat", lambda x: x.repeat((4,)), (t(),), F32),
+    Sample("tile", lambda x: torch.tile(x, (3,)), (t(7, 3),), MIXED),
+    Sample("repeat_interleave", lambda x: x.repeat_interleave(3), (t(7, 3),), MIXED),
+    Sample("repeat_interleave", lambda x: x.repeat_interleave(2, dim=-1), (t(7, 3),), F32),
+)
+
+MOVES = (
+    Sample("flip", lambda x: x.flip(0, -1), (t(3, 5, 7),), ALL),
+    Sample("flip", lambda x: torch.flip(x, dims=(1,)), (t(3, 1003),), F32),
+    Sample("fliplr", lambda x: torch.fliplr(x), (t(3, 5),), F32),
+    Sample("flipud", lambda x: x.flipud(), (t(3, 5),), F32),
+    Sample(
+        "rot90",
+        lambda x: [torch.rot90(x), x.rot90(2), x.rot90(-1, (1, 0)), x.rot90(4)],
+        (t(3, 5),),
+        MIXED,
+    ),
+    Sample("roll", lambda x: x.roll(2), (t(3, 5),), MIXED),
+    Sample("roll", lambda x: torch.roll(x, (1, -2, 7), dims=(0, 1, 1)), (t(3, 1000),), F32),
+    Sample("tril", lambda x: x.tril(), (t(2, 5, 7, special=True),), ALL),
+    Sample("tril", lambda x: torch.tril(x, -2), (t(7, 7),), F32),
+    Sample("triu", lambda x: torch.triu(x, diagonal=1), (t(5, 7, special=True),), ALL),
+    Sample("diag", lambda x: torch.diag(x, -1), (t(5),), MIXED),
+    Sample("diag", lambda x: x.diag(1), (t(5, 3),), F32),
+    Sample("diagflat", lambda x: torch.diagflat(x, 2), (t(2, 3),), F32),
+    Sample("diagonal", lambda x: x.diagonal(1, -1, 0), (t(5, 3, 7),), MIXED),
+    Sample("linalg.diagonal", lambda x: torch.linalg.diagonal(x, offset=-1), (t(2, 5, 3),), F32),
+    Sample("diag_embed", lambda x: torch.diag_embed(x, -1, 0, 2), (t(4, 3),), MIXED),
+    Sample(
+        "diagonal_scatter",
+        lambda x, y: x.diagonal_scatter(y, 1),
+        (t(4, 4), t(3)),
+        MIXED,
+    ),
+    Sample("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), (t(2, 12, 3, 5),), MIXED),
+    Sample("pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 3), (t(2, 6, 9),), MIXED),
+    Sample("channel_shuffle", lambda x: F.channel_shuffle(x, 3), (t(2, 12, 3, 5),), MIXED),
+)
+
+PADS = (
+    Sample("pad", lambda x: F.pad(x, (1, 2, 0, 3), value=5), (t(3, 7),), ALL),
+    Sample("pad", lambda x: F.pad(x, (-1, 2, 2, -1)), (t(3, 7),), NUMBERS),
+    Sample("pad", lambda x: F.pad(x, (-1, -2)), (t(3, 7),), F32),
+    Sample(
+        "pad",
+        lambda x: F.pad(x, (1, 1), value=-float("inf")),
+        (t(1000),),
+        (torch.float32, torch.float16, torch.bfloat16),
+    ),
+    Sample("pad", lambda x: F.pad(x, (2, 1), mode="reflect"), (t(2, 3, 5),), FLOATS),
+    Sample("pad", lambda x: F.pad(x, (2, 1, -1, 1), "reflect"), (t(2, 3, 5, 4),), F32),
+    Sample("pad", lambda x: F.pad(x, (2, 7, 1, 0), mode="replicate"), (t(1, 2, 3, 5),), FLOATS),
+    Sample("pad", lambda x: F.pad(x, (2, -1, 3, 1), mode="circular"), (t(1, 2, 3, 5),), F32),
+    Sample("constant_pad_nd", lambda x: torch.constant_pad_nd(x, (1, 1), 2), (t(5),), F32),
+    Sample("unfold", lambda x: x.unfold(1, 3, 2), (t(3, 9, 2),), ALL),
+    Sample("nn.functional.unfold", lambda x: F.unfold(x, (3, 2)), (t(2, 3, 7, 5),), FLOATS),
+    Sample(
+        "nn.functional.unfold",
+        lambda x: F.unfold(x, 3, dilation=2, padding=1, stride=2),
+        (t(3, 9, 8),),
+        F32,
+    ),
+    Sample("nn.functional.fold", lambda x: F.fold(x, (6, 5), (3, 2)), (t(2, 12, 16),), FLOATS),
+    Sample(
+        "nn.functional.fold",
+        lambda x: F.fold(x, 7, 3, dilation=2, padding=1, stride=2),
+        (t(9, 9),),
+        F32,
+    ),
+)
+
+SAMPLES = (*VIEWS, *JOINS, *MOVES, *PADS)

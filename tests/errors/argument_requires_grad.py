@@ -1,0 +1,14 @@
+"""A tensor that records gradients."""
+
+import torch
+
+import babytriton as bt
+
+
+@bt.jit
+def f(x, w):
+    return x * w
+
+
+def run():
+    f(torch.ones(3), torch.ones(3, requires_grad=True))

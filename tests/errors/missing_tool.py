@@ -1,0 +1,22 @@
+"""PTX without a CUDA compiler."""
+
+import os
+
+import torch
+
+import babytriton as bt
+from babytriton.runtime import cuda
+
+
+@bt.jit(bt.Target("cuda", arch="sm_80"))
+def f(x):
+    return x + 1
+
+
+def run():
+    path, found = os.environ["PATH"], cuda._pip_files
+    os.environ["PATH"], cuda._pip_files = "", lambda pattern: []
+    try:
+        f.lower(torch.ones(3)).compile().source("ptx")
+    finally:
+        os.environ["PATH"], cuda._pip_files = path, found

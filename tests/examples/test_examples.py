@@ -1,0 +1,230 @@
+"""Every example runs and shows what it says; the snippets of the documents do, too.
+
+The examples run in this process: importing torch and TVM again for each would take longer than
+all of them together.
+"""
+
+import contextlib
+import doctest
+import io
+import linecache
+import re
+import runpy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import babytriton as bt
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "tour.md")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an example printed, and the globals that it left."""
+
+    text: str
+    names: dict[str, Any]
+
+    def shows(self, *parts: str) -> None:
+        """Assert that these parts stand in the output, in this order."""
+        at = 0
+        for part in parts:
+            found = self.text.find(part, at)
+            assert found >= 0, f"{part!r} is missing after:\n{self.text[:at]}"
+            at = found + len(part)
+
+
+def run(path: Path) -> Run:
+    """Run an example as a script."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        names = runpy.run_path(str(path), run_name="__main__")
+    return Run(printed.getvalue(), names)
+
+
+def quickstart(example: Run) -> None:
+    example.shows("__global__", "calls that run through torch instead: 0")
+    example.shows("out = gelu_bias(x, b)", "shape (1000, 1024)", "The compiled function matches")
+    assert example.text.count("__global__") == 1, "one fused kernel, shown once"
+
+
+def inspect_stages(example: Run) -> None:
+    headings = re.findall(r"^=+ (\w+):", example.text, re.MULTILINE)
+    stages = ["ast", "python", "relax", "tir", "llvm", "asm", "tir", "cuda", "ptx", "sass"]
+    assert headings == [*stages, "kernels", "fallbacks"]
+    example.shows("FunctionDef(", "def gate(x, b):", "R.add(x, b)", "T.prim_func")
+    example.shows("define internal", "_compute_:", 'thread="blockIdx.x"', "__global__")
+    ptx, sass = (example.text.split(f"= {kind}: ")[1].split("\n====")[0] for kind in stages[-2:])
+    assert ".visible .entry" in ptx or "error[BT203]" in ptx
+    assert ".section" in sass or "error[BT203]" in sass
+    assert re.search(r"^line \d+: \S*det: .+", example.text.split("fallbacks: ")[1], re.MULTILINE)
+
+
+def decorator(example: Run) -> None:
+    example.shows("<jit add for cpu>", "is function")
+    example.shows("first call:\nadd\nsecond call:\nthe plain function, called twice:\nadd\nadd\n")
+
+
+def syntax_tree(example: Run) -> None:
+    example.shows("FunctionDef(name='add'", "body=[Pass()]", "\n  name='add',", "def add():")
+    line = int(re.search(r"the definition is in line (\d+)", example.text)[1])
+    source = (EXAMPLES / "baby_triton" / "02_syntax_tree.py").read_text()
+    assert source.splitlines()[line - 1] == "def add():"
+
+
+def target(example: Run) -> None:
+    example.shows("on_cpu for cpu>", "on_gpu for cuda>", "cuda (sm_90)>", "its arguments>")
+    example.shows("ValueError: unknown target 'tpu'")
+    assert example.names["on_hopper"].target == bt.Target("cuda", "sm_90")
+
+
+def visitor(example: Run) -> None:
+    example.shows("visit FunctionDef", "visit Assign", "visit Return", "visit BinOp", "visit Add")
+    example.shows("error[BT001]", "yield 1", "^^^^^^^")
+
+
+def module(example: Run) -> None:
+    example.shows("Lowered of add for cpu", "@I.ir_module", "@R.function", "def add()")
+
+
+def empty_function(example: Run) -> None:
+    example.shows("def add() -> R.Tuple:", "add() returns None")
+
+
+def constants(example: Run) -> None:
+    python, tensors = example.text.split("tensors: two bindings")
+    assert "R.add" not in python
+    assert re.search(r"\bone: R.Tensor\(\(\), dtype=\"float32\"\) = ", tensors)
+    assert re.search(r"\btwo: R.Tensor\(\(\), dtype=\"float32\"\) = ", tensors)
+    assert "R.add(one, one)" in tensors
+
+
+def call(example: Run) -> None:
+    example.shows("Lowered -> Scheduled -> Compiled", ": 2", ": 2")
+    example.shows("tensor(2.)", "tensor(2.)")
+
+
+def legalize(example: Run) -> None:
+    before, after = example.text.split("after the pass:")
+    assert "R.add(a, b)" in before
+    assert "R.add" not in after
+    assert "T_add[()] = a[()] + b[()]" in after
+    assert "R.call_tir" in after
+
+
+def tensor(example: Run) -> None:
+    example.shows("f32[2, 3] holds None", "tensor([[1., 1., 1.]", "the same memory: True")
+    example.shows("ValueError: error[BT103]", "TypeError: error[BT102]")
+
+
+def parameters(example: Run) -> None:
+    example.shows('def add(a: R.Tensor((2, 3), dtype="float32"), b: R.Tensor((2, 3)', "R.add(a, b)")
+    example.shows("boxes:\ntensor([[2., 2., 2.]", "tensors:\ntensor([[2., 2., 2.]")
+    example.shows("ValueError: error[BT103]: argument `b`")
+
+
+def gpu(example: Run) -> None:
+    example.shows('thread="blockIdx.x"', 'thread="threadIdx.x"', "CUDA:", "__global__")
+    example.shows("threadIdx.x", "tensor([[2." if torch.cuda.is_available() else "no GPU here")
+
+
+def fusion(example: Run) -> None:
+    relax, tir, cuda = re.split(r"TensorIR: |CUDA:", example.text)
+    assert relax.count("R.add(") == 2
+    assert example.names["scheduled"].kernels == ("fused_add1_add1",)
+    assert tir.count("@T.prim_func") == 1
+    assert tir.count("T.sblock(") == 2, "the commented root block, and one block that does both"
+    assert cuda.count("__global__") == 1
+    torch.testing.assert_close(example.names["result"].cpu(), torch.full((2, 3), 3.0))
+
+
+CHECKS: dict[str, Callable[[Run], None]] = {
+    "quickstart.py": quickstart,
+    "inspect_stages.py": inspect_stages,
+    "baby_triton/01_decorator.py": decorator,
+    "baby_triton/02_syntax_tree.py": syntax_tree,
+    "baby_triton/03_target.py": target,
+    "baby_triton/04_visitor.py": visitor,
+    "baby_triton/05_module.py": module,
+    "baby_triton/06_empty_function.py": empty_function,
+    "baby_triton/07_constants.py": constants,
+    "baby_triton/08_run.py": call,
+    "baby_triton/09_legalize.py": legalize,
+    "baby_triton/10_tensor.py": tensor,
+    "baby_triton/11_parameters.py": parameters,
+    "baby_triton/12_gpu.py": gpu,
+    "baby_triton/13_fusion.py": fusion,
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_example_shows_what_it_says(name: str) -> None:
+    CHECKS[name](run(EXAMPLES / name))
+
+
+def test_every_example_is_checked() -> None:
+    assert {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")} == set(CHECKS)
+
+
+def test_every_step_is_listed() -> None:
+    folder = EXAMPLES / "baby_triton"
+    listed = re.findall(r"\((\d\d_\w+\.py)\)", (folder / "README.md").read_text())
+    assert listed == sorted(path.name for path in folder.glob("*.py"))
+
+
+# ---------------------------------------------------------------- README.md, docs/tour.md
+
+FENCE = re.compile(r"^```(\w+)( output)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: Python to run, or the output that the snippet before it must print."""
+
+    language: str
+    is_output: bool
+    text: str
+    line: int
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text = path.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start(3)) + 1
+        yield Block(match[1], match[2] is not None, match[3], line)
+
+
+def execute(block: Block, names: dict[str, Any]) -> str:
+    """Run a snippet as a file of its own, named by its first line if that is a comment."""
+    named = re.match(r"# (\w+\.py)\n", block.text)
+    path = named[1] if named else f"line_{block.line}.py"
+    # Compiled functions read their source: to linecache a snippet is a file.
+    linecache.cache[path] = (len(block.text), None, block.text.splitlines(True), path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block.text, path, "exec"), names)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_document_prints_what_it_shows(path: Path) -> None:
+    """A block marked ``output`` is what the snippet above it prints; ``...`` is any text."""
+    names: dict[str, Any] = {"__name__": path.stem}
+    checker = doctest.OutputChecker()
+    printed = ""
+    checked = 0
+    for block in blocks(path):
+        if block.is_output:
+            place = f"{path.name}:{block.line} shows\n{block.text}\nbut the snippet prints\n"
+            assert checker.check_output(block.text, printed, doctest.ELLIPSIS), place + printed
+            checked += 1
+        elif block.language == "python":
+            printed = execute(block, names)
+    assert checked

@@ -1,0 +1,34 @@
+"""Random programs give what torch gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+
+import babytriton as bt
+from tests.properties.programs import Drawn, programs
+
+SHARDS = 4  # of 150 programs, so that test processes share them
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_programs_match_torch(shard: int) -> None:
+    @seed(shard)
+    @settings(
+        max_examples=150,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def check(program: Drawn) -> None:
+        expected = program.fn(*program.arguments)
+        found = bt.jit("cpu")(program.fn)(*program.arguments)
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected):
+            assert ours.shape == theirs.shape
+            assert ours.dtype == theirs.dtype
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+    check()

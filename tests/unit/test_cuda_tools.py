@@ -1,0 +1,84 @@
+"""PTX and SASS: by nvcc, or by NVIDIA's pip packages alone."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+import babytriton as bt
+from babytriton.runtime import cuda
+
+HAS_NVRTC = bool(cuda._pip_files("lib/libnvrtc.so.*")) and bool(cuda._pip_files("include/cccl"))
+HAS_NVDISASM = cuda._find_program("nvdisasm") is not None
+needs_nvrtc = pytest.mark.skipif(not HAS_NVRTC, reason="pip packages of NVRTC are not installed")
+needs_nvdisasm = pytest.mark.skipif(not HAS_NVDISASM, reason="nvdisasm is not installed")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def compiled(dtype: torch.dtype, arch: str = "sm_80") -> bt.Compiled:
+    def f(x, y):
+        return torch.softmax(x * y, -1) + torch.exp(x)
+
+    x = torch.ones(7, 100, dtype=dtype)
+    return bt.jit(bt.Target("cuda", arch=arch))(f).lower(x, x).compile()
+
+
+@pytest.fixture
+def without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "nvcc" else found(name))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_ptx_by_nvcc(arch: str) -> None:
+    assert f".target {arch}" in compiled(torch.float32, arch).source("ptx")
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("without_nvcc")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ptx_by_nvrtc(dtype: torch.dtype) -> None:
+    assert ".target sm_80" in compiled(dtype).source("ptx")
+
+
+@needs_nvrtc
+@needs_nvdisasm
+@pytest.mark.usefixtures("without_nvcc")
+def test_sass_by_pip_packages() -> None:
+    assert "MUFU.EX2" in compiled(torch.float32).source("sass")
+
+
+@needs_nvcc
+@needs_nvdisasm
+def test_sass_by_nvcc() -> None:
+    assert "MUFU.EX2" in compiled(torch.float32).source("sass")
+
+
+@needs_nvrtc
+def test_nvrtc_says_what_it_refuses() -> None:
+    with pytest.raises(RuntimeError, match="identifier"):
+        cuda._nvrtc("__global__ void f() { no_such_name; }", "sm_80", "CUBIN", "SASS")
+
+
+@needs_nvcc
+def test_nvcc_says_what_it_refuses() -> None:
+    with pytest.raises(RuntimeError, match="no_such_name"):
+        cuda.ptx("__global__ void f() { no_such_name; }", "sm_80")
+
+
+def test_nothing_to_compile() -> None:
+    through_torch = bt.jit(bt.Target("cuda", arch="sm_80"))(lambda x: torch.sort(x).values)
+    stage = through_torch.lower(torch.ones(3)).compile()
+    assert stage.source() == stage.source("ptx") == ""
+
+
+@needs_nvcc
+def test_missing_disassembler_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_find_program", lambda name: None)
+    with pytest.raises(RuntimeError, match="pip install nvidia-cuda-nvdisasm"):
+        compiled(torch.float32).source("sass")
