@@ -1,0 +1,25 @@
+"""Step 1: a decorator takes the function over.
+
+``@bt.jit`` puts a ``JitFunction`` in the function's place. The plain function is kept as ``fn``.
+Calling the name no longer runs the body: it compiles it. Python that touches no tensor, such as
+``print``, runs while compiling and leaves nothing behind: the second call is silent.
+"""
+
+import babytriton as bt
+
+
+@bt.jit(target="cpu")
+def add():
+    print("add")
+
+
+print("the name `add` now holds:", add)
+print("the plain function is", type(add.fn).__name__)
+
+print("first call:")
+add()
+print("second call:")
+add()
+print("the plain function, called twice:")
+add.fn()
+add.fn()
