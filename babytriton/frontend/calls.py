@@ -131,13 +131,15 @@ def inline(
     kwargs: dict[str, Any],
 ) -> Any:
     """Compile the body of a Python function in place of a call of it."""
-    bound = _bind(at, node, inspect.signature(fn, follow_wrapped=False), fn.__name__, args, kwargs)
-    names = dict(bound.arguments)
+    signature = inspect.signature(fn, follow_wrapped=False)
+    bound = _bind(at, node, signature, fn.__name__, args, kwargs)
+    given = set(bound.arguments)
     bound.apply_defaults()
-    for name, default in bound.arguments.items():
-        if name not in names:
+    names = dict(bound.arguments)
+    for name, parameter in signature.parameters.items():
+        if name not in given and parameter.default is not parameter.empty:
             place = Place(f"{fn.__name__}_{name}", functools.partial(_default, fn, name))
-            names[name] = at.program.captures.lift(place, default)
+            names[name] = at.program.captures.lift(place, parameter.default)
     try:
         source = Source.of(fn)
     except CompileError:

@@ -307,6 +307,15 @@ def test_helpers_are_inlined() -> None:
     check(f, X)
 
 
+def test_a_helper_called_without_its_star_arguments_holds() -> None:
+    def forward(x, *args, **kwargs):
+        return torch.sum(x, *args, **kwargs)
+
+    # A compiled program refuses to run once something outside it has changed: nothing has.
+    compiled = bt.jit("cpu")(lambda x: forward(x)).lower(X).compile()
+    torch.testing.assert_close(compiled(X), X.sum())
+
+
 def test_star_arguments() -> None:
     def f(x, *rest, **named):
         return shifted(x, *rest, **named)
