@@ -205,9 +205,9 @@ class CompiledKernel:
         kernels.check_memory(self._paths, arguments, found.written)
         own = [torch.empty(t.shape, dtype=t.dtype, device=device) for t in found.workspaces]
         own.append(torch.full((len(found.faults),), UNTOUCHED, dtype=torch.int64, device=device))
-        kernels.run(self.executable, self._launches, arguments, own, found.written)
+        kernels.run(self.executable, self.launches, arguments, own, found.written)
         if found.faults:
-            _raise_first(found.faults, own[-1].tolist())
+            raise_first(found.faults, own[-1].tolist())
 
     def source(self, kind: str | None = None) -> str:
         """The kernel at one of its stages.
@@ -245,7 +245,8 @@ class CompiledKernel:
         return [x.place.path if isinstance(x, Hidden) else leaves[x] for x in inputs]
 
     @cached_property
-    def _launches(self) -> list[Launch]:
+    def launches(self) -> list[Launch]:
+        """The functions in the order they run, and how a call fills their parameters."""
         steps = self.scheduled.lowered.lowering.steps
         return [Launch(step.name, tuple(map(_reader, step.slots))) for step in steps]
 
@@ -259,7 +260,7 @@ def _reader(slot: Slot) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any
     return lambda arguments, own: own[place]
 
 
-def _raise_first(faults: Sequence[Fault], found: Sequence[int]) -> None:
+def raise_first(faults: Sequence[Fault], found: Sequence[int]) -> None:
     """Raise what Python would have raised at the first place that failed."""
     for fault, value in zip(faults, found):
         if value == UNTOUCHED:

@@ -184,12 +184,8 @@ class _Cutter:
     ) -> Values:
         """One block without loops around it; locals go in and out by memory."""
         written = distinct([s.buffer for s in stores_in([statement]) if is_local(s.buffer)])
-        needed = exposed([statement])
-        before = [
-            Assign(local, (ZERO,), value)
-            for local, value in values
-            if has(written, local) and has(needed, local)
-        ]
+        # Also where it is not read inside: perhaps it is not written, either.
+        before = [Assign(x, (ZERO,), value) for x, value in values if has(written, x)]
         after: list[Statement] = []
         found = tuple((x, value) for x, value in values if not has(written, x))
         for local in written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,19 @@ from babytriton.frontend.operators import OPERATORS
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
+@dataclass(frozen=True)
+class Item:
+    """The method ``item`` of an element: it gives a Python number."""
+
+    element: Number
+
+    def __call__(self) -> Number:
+        dtype = self.element.type.dtype
+        python = torch.float64 if dtype.is_floating_point else torch.int64
+        python = dtype if dtype == torch.bool else python
+        return Number(scalars.convert(self.element, python), ScalarType(python))
+
+
 class Expressions(Elements):
     """Visits expressions."""
 
@@ -28,11 +42,11 @@ class Expressions(Elements):
         owner = self.visit(node.value)
         if isinstance(owner, Number):
             if node.attr == "item" and owner.type.is_element:
-                return lambda: self.as_python(owner)
+                return Item(owner)
             self.refuse(node, f"a number has no `{node.attr}` here", "use a function of math")
         if isinstance(owner, Tensor):
             if node.attr == "item" and owner.numel() == 1:
-                return lambda: self.as_python(self.element(node, owner, (0,) * owner.ndim))
+                return Item(self.element(node, owner, (0,) * owner.ndim))
             if node.attr not in ATTRIBUTES:
                 instead = f"of a tensor, {', '.join(ATTRIBUTES)} and its elements are known"
                 self.refuse(node, f"`{node.attr}` works on a whole tensor", instead)
@@ -191,15 +205,6 @@ class Expressions(Elements):
         if statements:
             self.out.append(Branch(condition, tuple(statements)))
         return value
-
-    def as_python(self, value: Any) -> Any:
-        """A number as the Python number of its kind."""
-        if not isinstance(value, Number):
-            return value
-        kind = value.type.dtype
-        python = torch.float64 if kind.is_floating_point else torch.int64
-        python = torch.bool if kind == torch.bool else python
-        return Number(scalars.convert(value, python), ScalarType(python))
 
 
 def _is_bool(value: Any) -> bool:

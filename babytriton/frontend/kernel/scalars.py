@@ -146,8 +146,11 @@ def opmath(dtype: torch.dtype) -> torch.dtype:
 def compute(
     type: ScalarType, within: torch.dtype, build: Callable[..., ir.Expr], *operands: Any
 ) -> Number:
-    """A number of a type, by a function of expressions in the dtype ``within``."""
-    dtype = opmath(within)
+    """A number of a type, by a function of expressions in the dtype ``within``.
+
+    Narrow integers are computed in int32, as C++ does without saying so: CUDA's would not wrap.
+    """
+    dtype = torch.int32 if within in _NARROW else opmath(within)
     expr = build(*(convert(x, dtype) for x in operands))
     found = torch.bool if str(expr.ty.dtype) == "bool" else dtype
     return Number(cast(expr, found, type.dtype), type)
@@ -176,7 +179,17 @@ def arithmetic(fn: Callable[..., Any], left: Any, right: Any) -> Number:
         build = _WRAPPING.get(fn) if type.is_element else None
         wraps = type.dtype in (torch.int32, torch.int64)
         build = build if build is not None and wraps else _INTEGERS[fn]
+    if type.dtype.is_floating_point:
+        left, right = (_not_folded(x, type) for x in (left, right))
     return compute(type, type.dtype, build, left, right)
+
+
+def _not_folded(value: Any, type: ScalarType) -> Any:
+    """A constant 0 that TVM does not see: it takes 0 * x and 0 / x for 0, whatever x is."""
+    if isinstance(value, Number) or value != 0:
+        return value
+    dtype = opmath(type.dtype)
+    return Number(numerics.hidden(constant(value, dtype)), ScalarType(dtype))
 
 
 def power(type: ScalarType, base: Any, exponent: Any) -> Number:
@@ -293,6 +306,7 @@ def _unsigned(x: ir.Expr, signed: str) -> ir.Expr:
     return tirx.bitwise_not(tirx.IntImm(f"u{signed}", -(int(x.value) + 1)))
 
 
+_NARROW = (torch.int8, torch.uint8, torch.int16)
 _COMPARISONS: dict[Any, Callable[..., ir.Expr]] = {
     operator.lt: tirx.LT,
     operator.le: tirx.LE,
