@@ -182,6 +182,17 @@ class OtherDevice(Diagnostic):
 
 
 @dataclass(frozen=True)
+class Unavailable(Diagnostic):
+    code = "BT040"
+    title = "`{function}` cannot be part of the program"
+    label = "{why}"
+    hint = "{instead}"
+    function: str
+    why: str
+    instead: str
+
+
+@dataclass(frozen=True)
 class Internal(Diagnostic):
     code = "BT900"
     title = "a bug in babytriton"

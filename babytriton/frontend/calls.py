@@ -16,6 +16,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
+from babytriton.frontend import beyond
 from babytriton.frontend.captures import Place
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
@@ -31,6 +32,7 @@ OURS = (
     refusals.IllTyped,
     refusals.Mutation,
     refusals.RowError,
+    refusals.Unavailable,
     refusals.UnsupportedDtype,
     refusals.WrongDevice,
     value.DataDependent,
@@ -102,6 +104,8 @@ def call(
         return _module(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
+    if beyond.is_beyond_torch(fn):
+        return beyond.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
         return call(at, node, plain, args, kwargs)

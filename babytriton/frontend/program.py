@@ -15,7 +15,13 @@ from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
-from babytriton.ops.refusals import IllTyped, Mutation, UnsupportedDtype, WrongDevice
+from babytriton.ops.refusals import (
+    IllTyped,
+    Mutation,
+    Unavailable,
+    UnsupportedDtype,
+    WrongDevice,
+)
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
 from babytriton.types import TensorType
 
@@ -123,6 +129,8 @@ class Program:
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
         except Mutation as error:
             self.fail(errors.Mutation(span, str(error), error.instead))
+        except Unavailable as error:
+            self.fail(errors.Unavailable(span, what, str(error), error.instead))
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:

@@ -120,6 +120,10 @@ class Builder:
         expr = self.emit_te("number", lambda x: te.compute((), lambda: x, name=name), number)
         return Scalar(self, expr, sample, frozenset([argument]))
 
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind a Relax expression to a variable."""
+        return R.emit(expr)
+
     def emit_te(
         self,
         name: str,

@@ -36,6 +36,18 @@ class IllTyped(Exception):
     """torch refuses the call; the message is torch's own."""
 
 
+class Unavailable(Exception):
+    """What the user's code names cannot be part of the program.
+
+    Attributes:
+        instead: what the user can write.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        super().__init__(why)
+        self.instead = instead
+
+
 class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
 
