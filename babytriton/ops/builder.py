@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,6 +91,10 @@ class Builder:
     def name(self, name: str, value: Value) -> None:
         """Give a value the name that the user's code gives it."""
         IRBuilder.name(name, value.expr)
+
+    def empties(self, types: Sequence[TensorType]) -> list[Value]:
+        """Tensors without elements, of which no kernel is made."""
+        return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
 
     def has_views(self, value: Value) -> bool:
         """Whether the user's code holds another tensor in the memory of this one."""

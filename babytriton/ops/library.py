@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -82,6 +83,10 @@ def call_library(
     except Exception as error:
         raise IllTyped(reason(error)) from error
     result = _result(builder, emitted)
+    found = [TensorType.of(value.meta) for value in values_in(result)]
+    if found and all(0 in type.shape for type in found):
+        empties = iter(builder.empties(found))
+        return map_values(result, lambda _: next(empties))
     _check_has_kernels(expr)
     return result
 
@@ -102,8 +107,10 @@ class _Operands:
         self._site = Site(builder, None)
         self._parameters = inspect.signature(fn).parameters
         self._elements = _ELEMENTS.get(fn, ())
-        tensors = [v for v in values_in(arguments) if not isinstance(v, Scalar)]
-        self._dtype = tensors[0].meta.dtype if tensors else torch.get_default_dtype()
+        dtypes = [v.meta.dtype for v in values_in(arguments) if not isinstance(v, Scalar)]
+        # Of a condition and two choices, those of the choices.
+        promoted = functools.reduce(torch.promote_types, dtypes) if dtypes else None
+        self._dtype = promoted or torch.get_default_dtype()
 
     def __call__(self, name: str, argument: Any) -> Any:
         if name in self._elements:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, te, tirx
+from tvm import ir, s_tir, tirx
 from tvm.tirx import For, ForKind, PrimFunc
 
 _WRITES = 2
@@ -128,168 +128,6 @@ def with_buffers(func: PrimFunc, scalars: Mapping[ir.Var, ir.Var]) -> PrimFunc:
     body = tvm_ffi.structural_map(func.body, (ir.Var, lambda var: reads.get(var, var)))
     params = [scalars.get(param, param) for param in func.params]
     return PrimFunc(params, body, func.ret_type, func.attrs)
-
-
-def as_kernel(func: PrimFunc, outputs: Sequence[ir.Var], device: str) -> PrimFunc:
-    """The function as call_tir and FuseTIR want it: outputs last, blocks, sizes in int64.
-
-    Args:
-        func: its parameters are buffers of known sizes.
-        outputs: the buffers among its parameters that it writes.
-        device: the kind of device that it is to run on.
-    """
-    func, plain = _with_plain_buffers(func)
-    outputs = [plain[output] for output in outputs]
-    inputs = [param for param in func.params if not any(param.same_as(out) for out in outputs)]
-    if is_scheduled(func, device):
-        marked = func.with_attrs({"tirx.is_scheduled": True, "op_pattern": _OPAQUE})
-        kernel = PrimFunc([*inputs, *outputs], func.body, func.ret_type, marked.attrs)
-    else:
-        kernel = _widened(func, inputs, outputs)
-        if func.attrs and "op_pattern" in func.attrs:
-            kernel = kernel.with_attr("op_pattern", func.attrs["op_pattern"])
-    return kernel.without_attr("global_symbol")
-
-
-def starting_from_inputs(func: PrimFunc, outputs: Sequence[ir.Var]) -> PrimFunc:
-    """The function with an input more for each of the outputs, which starts as a copy of it.
-
-    The new parameters stand before all others.
-    """
-    if not outputs:
-        return func
-    copies, inputs = [], []
-    for output in outputs:
-        copy = _copy(output)
-        inputs.append(copy.params[0])
-        copies.append(_replaced(copy.body.block.body, copy.params[1], output))
-    root = func.body.block
-    together = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        tirx.SeqStmt([*copies, root.body]),
-        root.init,
-        root.alloc_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
-    body = s_tir.SBlockRealize([], True, together)
-    return PrimFunc([*inputs, *func.params], body, func.ret_type, func.attrs)
-
-
-def _with_plain_buffers(func: PrimFunc) -> tuple[PrimFunc, dict[ir.Var, ir.Var]]:
-    """The function over contiguous buffers as call_tir passes them, and which became which."""
-    plain = {
-        param: tirx.decl_buffer(param.ty.shape, param.ty.dtype, name=param.name, layout=None)
-        for param in func.params
-    }
-    body = tvm_ffi.structural_map(func.body, (ir.Var, lambda var: plain.get(var, var)))
-    return PrimFunc(list(plain.values()), body, func.ret_type, func.attrs), plain
-
-
-def _copy(buffer: ir.Var) -> PrimFunc:
-    shape = [tirx.IntImm("int64", int(size)) for size in buffer.ty.shape]
-    source = te.placeholder(shape, buffer.ty.dtype, name=f"{buffer.name}_before")
-    made = te.compute(shape, lambda *index: source(*index), name=f"{buffer.name}_start")
-    return te.create_prim_func([source, made], index_dtype_override="int64")
-
-
-def _widened(func: PrimFunc, inputs: Sequence[ir.Var], outputs: Sequence[ir.Var]) -> PrimFunc:
-    """The function in blocks, with all sizes and indices in int64.
-
-    FuseTIR joins buffers of one index dtype only. Tensor expressions have a pass for it, which
-    is reached by taking the function's body for that of an external computation.
-    """
-    tensors = [te.placeholder(list(x.ty.shape), x.ty.dtype, name=x.name) for x in inputs]
-    body = _in_blocks(func.body)
-    made = te.extern(
-        [list(x.ty.shape) for x in outputs],
-        tensors,
-        lambda *_: body,
-        name="kernel",
-        dtype=[x.ty.dtype for x in outputs],
-        in_buffers=list(inputs),
-        out_buffers=list(outputs),
-    )
-    results = list(made) if isinstance(made, (list, tuple, tvm_ffi.Array)) else [made]
-    wide = te.create_prim_func([*tensors, *results], index_dtype_override="int64")
-    outer = wide.body.block
-    if isinstance(outer.body, s_tir.SBlockRealize):
-        return wide.with_body(outer.body)  # the function's own outermost block
-    block = _with_regions(outer, wide, len(inputs))
-    return wide.with_body(_root(s_tir.SBlockRealize([], True, block)))
-
-
-def _with_regions(block: s_tir.SBlock, func: PrimFunc, inputs: int) -> s_tir.SBlock:
-    """A block of any statements, said to read all inputs of its function and write all outputs."""
-    regions = [_whole(buffer) for buffer in func.params]
-    return s_tir.SBlock([], regions[:inputs], regions[inputs:], block.name_hint, block.body)
-
-
-def _whole(buffer: ir.Var) -> ir.TensorRegion:
-    zero = tirx.IntImm("int64", 0)
-    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(zero, n) for n in buffer.ty.shape])
-
-
-def _in_blocks(body: tirx.Stmt) -> tirx.Stmt:
-    """A function's body with each plain elementwise loop nest as a block, which schedules need.
-
-    Where one of its statements is anything else, the body as it is.
-    """
-    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    stores = nodes(body, tirx.BufferStore)
-    if len({store.buffer for store in stores}) < len(stores):
-        return body
-    blocks = [_as_block(part) for part in parts]
-    if any(block is None for block in blocks):
-        return body
-    return _root(tirx.SeqStmt(blocks) if len(blocks) > 1 else blocks[0])
-
-
-def _as_block(nest: tirx.Stmt) -> tirx.Stmt | None:
-    """A loop nest that stores one element at each of its points, with a block around the store."""
-    loops: list[For] = []
-    while isinstance(nest, For):
-        loops.append(nest)
-        nest = nest.body
-    if not isinstance(nest, tirx.BufferStore) or not all(_is_plain(loop) for loop in loops):
-        return None
-    variables = [loop.loop_var for loop in loops]
-    stored = [index for index in nest.indices if isinstance(index, ir.Var)]
-    others = [index for index in nest.indices if not isinstance(index, ir.Var)]
-    reads_itself = any(x.source.same_as(nest.buffer) for x in nodes(nest, ir.TensorLoad))
-    each_once = len(stored) == len(variables) and {*stored} == {*variables}
-    if reads_itself or not each_once or any(nodes(index, ir.Var) for index in others):
-        return None
-    points = {v: ir.Var(f"v_{v.name}", v.ty) for v in variables}
-    store = tvm_ffi.structural_map(nest, (ir.Var, lambda var: points.get(var, var)))
-    axes = [
-        tirx.IterVar(ir.Range.from_min_extent(loop.min, loop.extent), point, tirx.IterVar.DataPar)
-        for loop, point in zip(loops, points.values())
-    ]
-    bare = s_tir.SBlock(axes, [], [], nest.buffer.name, store)
-    buffers = {x.source for x in nodes(store, ir.TensorLoad)} | {store.buffer}
-    reads, writes, _ = s_tir.analysis.get_sblock_access_region(bare, {x: x for x in buffers})
-    block = s_tir.SBlock(axes, reads, writes, nest.buffer.name, store)
-    made: tirx.Stmt = s_tir.SBlockRealize(variables, True, block)
-    for loop in reversed(loops):
-        made = For(loop.loop_var, loop.min, loop.extent, loop.kind, made)
-    return made
-
-
-def _is_plain(loop: For) -> bool:
-    starts = isinstance(loop.min, tirx.IntImm) and int(loop.min) == 0
-    return starts and loop.step is None and loop.kind == ForKind.SERIAL
-
-
-def _root(body: tirx.Stmt) -> tirx.Stmt:
-    return s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
-
-
-def _replaced(root: Any, old: ir.Var, new: ir.Var) -> Any:
-    return tvm_ffi.structural_map(root, (ir.Var, lambda var: new if var.same_as(old) else var))
 
 
 def nodes(root: Any, kind: type) -> list[Any]:

@@ -13,6 +13,7 @@ from tvm.ir import PrimType
 from tvm.tirx import PrimFunc
 
 from babytriton.ops import primfunc
+from babytriton.ops.convention import as_kernel
 from babytriton.ops.refusals import IllTyped, Unavailable, UnsupportedDtype
 from babytriton.ops.site import Site
 from babytriton.ops.value import NeedsConstant, Scalar, Value
@@ -69,7 +70,7 @@ def call_by_name(
     made = call_prim_func(builder, name, func, arguments, outputs)
     by_place = dict(zip(outputs, made))
     results = tuple(by_place[i] for i in fresh or written)
-    changed = [(arguments[i], by_place[i]) for i in written]
+    changed = [(arguments[i], by_place[i]) for i in written if isinstance(arguments[i], Value)]
     return results if len(results) > 1 else results[0], changed
 
 
@@ -115,20 +116,19 @@ def call_prim_func(
     plain = primfunc.with_buffers(primfunc.specialized(func, constants), scalars)
     places = {i: plain.params[place] for place, i in enumerate(kept)}
     types = [_type(places[i]) for i in outputs]
-    kernel = primfunc.as_kernel(plain, [places[i] for i in outputs], device)
+    if all(0 in type.shape for type in types):
+        return builder.empties(types)
     started = [
-        place
-        for place, i in enumerate(outputs)
+        i
+        for i in outputs
         if arguments[i] is not None
         and (access[func.params[i]].reads or access[func.params[i]].by_pointer)
     ]
     if started and primfunc.is_scheduled(func, device):
-        held = func.params[outputs[started[0]]].name
-        why = f"it is scheduled already, and reads what `{held}` held before"
+        why = f"it is scheduled already, and reads what `{func.params[started[0]].name}` held"
         raise Unavailable(why, "leave its loops as they are: they are scheduled for the target")
-    results = kernel.params[len(kernel.params) - len(outputs) :]
-    kernel = primfunc.starting_from_inputs(kernel, [results[place] for place in started])
-    before = [arguments[outputs[place]].expr for place in started]
+    kernel = as_kernel(plain, [places[i] for i in outputs], [places[i] for i in started], device)
+    before = [arguments[i].expr for i in started]
     inputs = [_expr(func.params[i], arguments[i]) for i in kept if i not in outputs]
     made = Site(builder, None).kernel(_identifier(name, func), kernel, [*before, *inputs], *types)
     exprs = [made]
