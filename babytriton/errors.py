@@ -193,6 +193,15 @@ class Unavailable(Diagnostic):
 
 
 @dataclass(frozen=True)
+class RowFailed(Diagnostic):
+    code = "BT041"
+    title = "the row registered for `{function}` failed"
+    label = "{why}"
+    function: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Internal(Diagnostic):
     code = "BT900"
     title = "a bug in babytriton"
@@ -342,6 +351,15 @@ class NamedSize(CallDiagnostic):
     name: str
     size: str
     given: str
+
+
+@dataclass(frozen=True)
+class BadRegistration(CallDiagnostic):
+    code = "BT125"
+    title = "register: argument `{name}`"
+    label = "{why}"
+    name: str
+    why: str
 
 
 # ---------------------------------------------------------------- devices and tools

@@ -1,11 +1,14 @@
-"""Calls of names beyond torch: TensorIR functions and Relax's library."""
+"""Names beyond torch: TensorIR functions, Relax's library, and rows that user code registered."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from babytriton import errors
+from babytriton.frontend.captures import Guard, Place
 from babytriton.ops import library, tensorir
 from babytriton.ops.value import Value
 
@@ -31,6 +34,20 @@ def call(
     for tensor, contents in written:
         _write(at, node, tensor, contents)
     return result
+
+
+@contextlib.contextmanager
+def rows_of(at: CodeGenerator, fn: Any) -> Iterator[None]:
+    """Compile with the operator table of a compiled function, which is inlined."""
+    builder, rows = at.program.builder, fn.__babytriton_rows__
+    version, outer = rows.version, builder.table
+    place = Place(f"the rows registered for {fn.__name__}", lambda: rows.version)
+    at.program.captures.guards.append(Guard(place, lambda now: now == version))
+    builder.table = rows.table
+    try:
+        yield
+    finally:
+        builder.table = outer
 
 
 def _write(at: CodeGenerator, node: ast.AST, tensor: Value, contents: Value) -> None:

@@ -27,18 +27,7 @@ from babytriton.ops.value import Method, Value, values_in
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
-OURS = (
-    CompileError,
-    refusals.IllTyped,
-    refusals.Mutation,
-    refusals.RowError,
-    refusals.Unavailable,
-    refusals.UnsupportedDtype,
-    refusals.WrongDevice,
-    value.DataDependent,
-    value.NeedsConstant,
-    RecursionError,
-)
+OURS: tuple[type[Exception], ...] = (CompileError, *refusals.REFUSALS)
 """What passes through plain Python on its way to becoming a message."""
 
 
@@ -108,7 +97,8 @@ def call(
         return beyond.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
-        return call(at, node, plain, args, kwargs)
+        with beyond.rows_of(at, fn):
+            return call(at, node, plain, args, kwargs)
     if _hashable(fn) and fn in _BUILTINS and values_in((args, kwargs)):
         return at.python(node, _BUILTINS[fn], *args, **kwargs)
     if isinstance(fn, types.MethodType):

@@ -18,6 +18,7 @@ from babytriton.ops.fallback import TorchCall
 from babytriton.ops.refusals import (
     IllTyped,
     Mutation,
+    RowFailed,
     Unavailable,
     UnsupportedDtype,
     WrongDevice,
@@ -129,6 +130,8 @@ class Program:
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
         except Mutation as error:
             self.fail(errors.Mutation(span, str(error), error.instead))
+        except RowFailed as error:
+            self.fail(errors.RowFailed(span, error.name, str(error)))
         except Unavailable as error:
             self.fail(errors.Unavailable(span, what, str(error), error.instead))
         except UnsupportedDtype as error:

@@ -183,6 +183,7 @@ def _result(builder: Builder, expr: relax.Expr) -> Any:
     if find_dtype(str(expr.ty.dtype)) is None:
         raise UnsupportedDtype(str(expr.ty.dtype))
     if expr.ty.shape is None or not all(isinstance(n, tirx.IntImm) for n in expr.ty.shape):
-        raise Unavailable("the size of its result is known only at run time", _TORCH)
+        why = "the size of its result is known only at run time"
+        raise Unavailable(why, "call torch's outside of the compiled function")
     type: TensorType = type_of(expr)
     return Value(builder, expr, type.meta())
