@@ -12,7 +12,7 @@ _sys.excepthook = _excepthook
 
 from babytriton.diagnostics import CompileError  # noqa: E402
 from babytriton.frontend.grid import grid  # noqa: E402
-from babytriton.jit import JitFunction, jit  # noqa: E402
+from babytriton.jit import JitFunction, jit, register  # noqa: E402
 from babytriton.kernel import KernelFunction, kernel  # noqa: E402
 from babytriton.kernel_stages import (  # noqa: E402
     CompiledKernel,
@@ -40,4 +40,5 @@ __all__ = [
     "grid",
     "jit",
     "kernel",
+    "register",
 ]

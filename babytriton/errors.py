@@ -182,62 +182,23 @@ class OtherDevice(Diagnostic):
 
 
 @dataclass(frozen=True)
-class KernelLanguage(Diagnostic):
-    code = "BT030"
-    title = "a kernel computes with numbers"
-    label = "{what}"
-    hint = "{instead}"
-    what: str
-    instead: str
-
-
-@dataclass(frozen=True)
-class MayBeUnbound(Diagnostic):
-    code = "BT031"
-    title = "`{name}` may have no value"
-    label = "it is not assigned on every way here"
-    hint = "give it a value before the branch or loop"
-    name: str
-
-
-@dataclass(frozen=True)
-class IndexOutOfRange(Diagnostic):
-    code = "BT032"
-    title = "an index out of range"
-    label = "{index} in dimension {dim} of `{tensor}`, which has size {size}"
-    index: str
-    dim: int
-    tensor: str
-    size: int
-
-
-@dataclass(frozen=True)
-class WrongIndex(Diagnostic):
-    code = "BT033"
-    title = "wrong index for `{tensor}`"
+class Unavailable(Diagnostic):
+    code = "BT040"
+    title = "`{function}` cannot be part of the program"
     label = "{why}"
     hint = "{instead}"
-    tensor: str
+    function: str
     why: str
     instead: str
 
 
 @dataclass(frozen=True)
-class KernelReturns(Diagnostic):
-    code = "BT034"
-    title = "a kernel returns nothing"
-    label = "its results are what it writes"
-    hint = "write into a tensor argument: out[i] = ..."
-
-
-@dataclass(frozen=True)
-class ElementView(Diagnostic):
-    code = "BT035"
-    title = "`{name}` is an element of a tensor"
-    label = "in plain torch this writes into the tensor, too"
-    hint = "write {name} = {name} {sign} ..., or index the tensor itself"
-    name: str
-    sign: str
+class RowFailed(Diagnostic):
+    code = "BT041"
+    title = "the row registered for `{function}` failed"
+    label = "{why}"
+    function: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -393,38 +354,12 @@ class NamedSize(CallDiagnostic):
 
 
 @dataclass(frozen=True)
-class KernelIndex(CallDiagnostic):
-    code = "BT120"
-    title = "an index out of range at {place}"
-    label = "{index} in dimension {dim} of `{tensor}`, which has size {size}: {line}"
-    exception = IndexError
-    place: str
-    index: int
-    dim: int
-    tensor: str
-    size: int
-    line: str
-
-
-@dataclass(frozen=True)
-class KernelDivision(CallDiagnostic):
-    code = "BT121"
-    title = "an integer division by zero at {place}"
-    label = "{line}"
-    exception = ZeroDivisionError
-    place: str
-    line: str
-
-
-@dataclass(frozen=True)
-class ArgumentOverlap(CallDiagnostic):
-    code = "BT122"
-    title = "`{name}` shares memory with {other}"
-    label = "the kernel writes into `{name}`, and what it then reads or writes there is undefined"
-    hint = "pass a tensor with memory of its own: {name}.clone()"
-    exception = ValueError
+class BadRegistration(CallDiagnostic):
+    code = "BT125"
+    title = "register: argument `{name}`"
+    label = "{why}"
     name: str
-    other: str
+    why: str
 
 
 # ---------------------------------------------------------------- devices and tools

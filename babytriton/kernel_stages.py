@@ -12,7 +12,7 @@ import astunparse
 import torch
 from tvm.ir import IRModule
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.kernel import lowering
 from babytriton.frontend.kernel.program import UNTOUCHED, Fault
@@ -268,7 +268,7 @@ def raise_first(faults: Sequence[Fault], found: Sequence[int]) -> None:
         place = f"{fault.span.path}:{fault.span.line}"
         line = fault.span.text().strip()
         if not fault.what:
-            raise errors.KernelDivision(None, place, line).error()
+            raise kernel_errors.KernelDivision(None, place, line).error()
         size = fault.size
-        message = errors.KernelIndex(None, place, value, fault.dim, fault.what, size, line)
+        message = kernel_errors.KernelIndex(None, place, value, fault.dim, fault.what, size, line)
         raise message.error()

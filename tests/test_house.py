@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.diagnostics import Diagnostic
 from babytriton.ops import ROWS
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 # A module may import those of its own layer where `ALONE` does not forbid it, and those below.
 LAYERS = (
     {"diagnostics", "types", "config"},
-    {"errors", "ops", "targets"},
+    {"errors", "kernel_errors", "ops", "targets"},
     {"tensor"},
     {"frontend", "passes", "runtime"},
     {"stages"},
@@ -94,7 +94,8 @@ def test_row_names_are_unique() -> None:
 
 
 def _diagnostics() -> list[type[Diagnostic]]:
-    classes = [x for x in vars(errors).values() if isinstance(x, type)]
+    found = {**vars(errors), **vars(kernel_errors)}.values()
+    classes = [x for x in found if isinstance(x, type)]
     return [x for x in classes if issubclass(x, Diagnostic) and "code" in vars(x)]
 
 

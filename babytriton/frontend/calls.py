@@ -16,6 +16,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
+from babytriton.frontend import beyond
 from babytriton.frontend.captures import Place
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
@@ -26,17 +27,7 @@ from babytriton.ops.value import Method, Value, values_in
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
-OURS = (
-    CompileError,
-    refusals.IllTyped,
-    refusals.Mutation,
-    refusals.RowError,
-    refusals.UnsupportedDtype,
-    refusals.WrongDevice,
-    value.DataDependent,
-    value.NeedsConstant,
-    RecursionError,
-)
+OURS: tuple[type[Exception], ...] = (CompileError, *refusals.REFUSALS)
 """What passes through plain Python on its way to becoming a message."""
 
 
@@ -102,9 +93,12 @@ def call(
         return _module(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
+    if beyond.is_beyond_torch(fn):
+        return beyond.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
-        return call(at, node, plain, args, kwargs)
+        with beyond.rows_of(at, fn):
+            return call(at, node, plain, args, kwargs)
     if _hashable(fn) and fn in _BUILTINS and values_in((args, kwargs)):
         return at.python(node, _BUILTINS[fn], *args, **kwargs)
     if isinstance(fn, types.MethodType):

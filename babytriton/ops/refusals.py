@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from babytriton.ops.table import Callee
+from babytriton.ops.value import DataDependent, NeedsConstant
 
 
 class Unsupported(Exception):
@@ -36,8 +37,48 @@ class IllTyped(Exception):
     """torch refuses the call; the message is torch's own."""
 
 
+class Unavailable(Exception):
+    """What the user's code names cannot be part of the program.
+
+    Attributes:
+        instead: what the user can write.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        super().__init__(why)
+        self.instead = instead
+
+
+class RowFailed(Exception):
+    """A row that user code registered went wrong.
+
+    Attributes:
+        name: of what it was registered for.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+
+
 class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
+
+
+REFUSALS: tuple[type[Exception], ...] = (
+    IllTyped,
+    Mutation,
+    RowError,
+    RowFailed,
+    Unavailable,
+    Unsupported,
+    UnsupportedDtype,
+    WrongDevice,
+    DataDependent,
+    NeedsConstant,
+    RecursionError,
+)
+"""What the frontend turns into messages."""
 
 
 def refuse_mutation(fn: Callee, kwargs: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.interop import readable
 
@@ -72,11 +72,11 @@ def check_memory(names: Sequence[str], arguments: Sequence[Any], written: Sequen
     """
     for i in written:
         if torch._debug_has_internal_overlap(arguments[i]) == 1:
-            raise errors.ArgumentOverlap(None, names[i], "itself").error()
+            raise kernel_errors.ArgumentOverlap(None, names[i], "itself").error()
         for j, other in enumerate(arguments):
             is_tensor = isinstance(other, torch.Tensor)
             if i != j and is_tensor and _overlap(arguments[i], other):
-                raise errors.ArgumentOverlap(None, names[i], f"`{names[j]}`").error()
+                raise kernel_errors.ArgumentOverlap(None, names[i], f"`{names[j]}`").error()
 
 
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tvm import ir, tirx
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.inlining import Calls
 from babytriton.frontend.kernel.program import Assign, Branch, Update
@@ -109,7 +109,7 @@ class Assignments(Calls):
         name = node.target.id if isinstance(node.target, ast.Name) else ""
         if (*self.frame.key, name) in self.views:
             sign = _SIGNS[type(node.op).__name__]
-            self.fail(errors.ElementView(self.span(node), name, sign))
+            self.fail(kernel_errors.ElementView(self.span(node), name, sign))
         self.update(node, node.target, fn, node.value, in_place=True)
 
     def _is_update(self, node: ast.Assign) -> bool:
@@ -179,7 +179,7 @@ class Assignments(Calls):
         if part.ndim:
             why = f"{len(part.prefix)} indices for {len(part.sizes)} dimensions"
             instead = "a kernel writes one element at a time: loop over the other dimensions"
-            self.fail(errors.WrongIndex(self.span(target), owner.name, why, instead))
+            self.fail(kernel_errors.WrongIndex(self.span(target), owner.name, why, instead))
         return part
 
     def _combine(self, node: ast.AST, fn: Callable[..., Any], left: Any, right: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from tvm import ir, tirx
 
-from babytriton import errors
+from babytriton import kernel_errors
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.program import UNTOUCHED, ZERO, Assign, Branch, Fault, index
 from babytriton.frontend.kernel.scalars import Number, ScalarType, is_number
@@ -51,7 +51,9 @@ class Elements(Visitor):
         """The tensor with more indices, each in range."""
         if len(given) > tensor.ndim:
             why = f"{len(given)} indices for {tensor.ndim} dimensions"
-            self.fail(errors.WrongIndex(self.span(node), tensor.name, why, "index each once"))
+            self.fail(
+                kernel_errors.WrongIndex(self.span(node), tensor.name, why, "index each once")
+            )
         prefix = tensor.prefix
         for value in given:
             dim = len(prefix)
@@ -63,7 +65,7 @@ class Elements(Visitor):
         if not is_number(value) or not _is_integer(value):
             kind = str(scalars.type_of(value)) if is_number(value) else type(value).__name__
             why, instead = f"dimension {dim} has an index of type {kind}", "index with integers"
-            self.fail(errors.WrongIndex(self.span(node), tensor.name, why, instead))
+            self.fail(kernel_errors.WrongIndex(self.span(node), tensor.name, why, instead))
         size = tensor.sizes[dim]
         expr = self.ranges.analyzer.simplify(scalars.convert(value, torch.int64))
         bounds = self.ranges.of(expr)
@@ -74,7 +76,7 @@ class Elements(Visitor):
             text = str(beyond) if never and bounds.low == bounds.high else f"up to {beyond}"
             text = f"down to {beyond}" if beyond < 0 and text.startswith("up") else text
             span = self.span(node)
-            self.fail(errors.IndexOutOfRange(span, f"index {text}", dim, tensor.name, size))
+            self.fail(kernel_errors.IndexOutOfRange(span, f"index {text}", dim, tensor.name, size))
         if self.checks and not (-size <= bounds.low and bounds.high < size):
             expr = self.keep(expr)
         if bounds.low < 0:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tvm import tirx
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.loops import Loops, walk
 from babytriton.frontend.kernel.program import ZERO, Assign, Branch
@@ -46,7 +46,7 @@ class Generator(Loops):
         frame = self.frame
         value = None if node.value is None else self.visit(node.value)
         if not self.trail and value is not None:
-            self.fail(errors.KernelReturns(self.span(node)))
+            self.fail(kernel_errors.KernelReturns(self.span(node)))
         frame.ended = True
         if frame.body.leave is None:
             frame.returned = value

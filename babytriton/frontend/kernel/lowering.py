@@ -11,7 +11,7 @@ import torch
 from tvm import tirx
 from tvm.ir import IRModule
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend.captures import Captures, Guard, Place
 from babytriton.frontend.kernel.frames import Frame, names_of
@@ -116,7 +116,7 @@ class _Body:
             generator.enter(names)
             if generator.run() is not None:
                 span = generator.span(source.node)
-                raise CompileError(errors.KernelReturns(span))
+                raise CompileError(kernel_errors.KernelReturns(span))
         except CompileError:
             raise
         except RecursionError as error:

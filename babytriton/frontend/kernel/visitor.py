@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from tvm import ir, tirx
 
-from babytriton import errors
+from babytriton import errors, kernel_errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures
 from babytriton.frontend.kernel import scalars
@@ -71,7 +71,7 @@ class Visitor(ast.NodeVisitor):
 
     def refuse(self, node: ast.AST, what: str, instead: str) -> NoReturn:
         """Raise the message that something is no part of a kernel's language."""
-        self.fail(errors.KernelLanguage(self.span(node), what, instead))
+        self.fail(kernel_errors.KernelLanguage(self.span(node), what, instead))
 
     def generic_visit(self, node: ast.AST) -> NoReturn:
         self.fail(errors.UnsupportedSyntax(self.span(node), type(node).__name__))
@@ -98,7 +98,7 @@ class Visitor(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> Any:
         frame = self.frame
         if node.id in frame.names.own and node.id not in frame.assigned:
-            self.fail(errors.MayBeUnbound(self.span(node), node.id))
+            self.fail(kernel_errors.MayBeUnbound(self.span(node), node.id))
         if node.id in frame.names.changing:
             return self.load_local(node.id)
         if node.id in frame.scope.names:
