@@ -11,6 +11,7 @@ import torch
 
 from babytriton import errors
 from babytriton.config import CONFIG
+from babytriton.frontend.kernel.lowering import Definition
 from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
 from babytriton.jit import target_of
@@ -43,9 +44,9 @@ class KernelFunction:
         functools.update_wrapper(self, fn)
 
     @property
-    def __babytriton_kernel__(self) -> types.FunctionType:
-        """What a call from another kernel inlines."""
-        return self.fn
+    def __babytriton_kernel__(self) -> Definition:
+        """What a call from another kernel inlines, and one from a compiled function emits."""
+        return Definition(self.fn, self.bounds_check)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
         """Run the kernel; its results are what it writes into the tensors it is given.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from babytriton.diagnostics import Diagnostic
 from babytriton.errors import CallDiagnostic
@@ -73,27 +74,34 @@ class ElementView(Diagnostic):
 
 
 @dataclass(frozen=True)
-class KernelIndex(CallDiagnostic):
+class RunTimeDiagnostic(Diagnostic):
+    """A message about what a kernel found when it ran: it has a line, and is Python's own error."""
+
+    exception: ClassVar[type[Exception]]
+
+    def error(self) -> Exception:
+        """The exception to raise."""
+        return self.exception(self.render())
+
+
+@dataclass(frozen=True)
+class KernelIndex(RunTimeDiagnostic):
     code = "BT120"
-    title = "an index out of range at {place}"
-    label = "{index} in dimension {dim} of `{tensor}`, which has size {size}: {line}"
+    title = "an index out of range"
+    label = "index {index} in dimension {dim} of `{tensor}`, which has size {size}"
     exception = IndexError
-    place: str
     index: int
     dim: int
     tensor: str
     size: int
-    line: str
 
 
 @dataclass(frozen=True)
-class KernelDivision(CallDiagnostic):
+class KernelDivision(RunTimeDiagnostic):
     code = "BT121"
-    title = "an integer division by zero at {place}"
-    label = "{line}"
+    title = "an integer division by zero"
+    label = "the divisor is 0"
     exception = ZeroDivisionError
-    place: str
-    line: str
 
 
 @dataclass(frozen=True)

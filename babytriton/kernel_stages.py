@@ -265,10 +265,7 @@ def raise_first(faults: Sequence[Fault], found: Sequence[int]) -> None:
     for fault, value in zip(faults, found):
         if value == UNTOUCHED:
             continue
-        place = f"{fault.span.path}:{fault.span.line}"
-        line = fault.span.text().strip()
         if not fault.what:
-            raise kernel_errors.KernelDivision(None, place, line).error()
-        size = fault.size
-        message = kernel_errors.KernelIndex(None, place, value, fault.dim, fault.what, size, line)
-        raise message.error()
+            raise kernel_errors.KernelDivision(fault.span).error()
+        where = (value, fault.dim, fault.what, fault.size)
+        raise kernel_errors.KernelIndex(fault.span, *where).error()

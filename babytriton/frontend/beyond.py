@@ -32,7 +32,7 @@ def call(
             return library.call_library(builder, fn, args, kwargs)
         result, written = tensorir.call_by_name(builder, name, fn, args, kwargs)
     for tensor, contents in written:
-        _write(at, node, tensor, contents)
+        write(at, node, tensor, contents)
     return result
 
 
@@ -50,7 +50,7 @@ def rows_of(at: CodeGenerator, fn: Any) -> Iterator[None]:
         builder.table = outer
 
 
-def _write(at: CodeGenerator, node: ast.AST, tensor: Value, contents: Value) -> None:
+def write(at: CodeGenerator, node: ast.AST, tensor: Value, contents: Value) -> None:
     """Let a tensor that a function was given to write into hold what it wrote."""
     text = at.source.segment(node)
     instead = "leave that argument out, and the function returns a tensor of its own"

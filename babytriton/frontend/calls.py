@@ -18,6 +18,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import beyond
 from babytriton.frontend.captures import Place
+from babytriton.frontend.kernel import calling
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
@@ -95,6 +96,8 @@ def call(
         return _torch(at, node, fn, args, kwargs)
     if beyond.is_beyond_torch(fn):
         return beyond.call(at, node, fn, args, kwargs)
+    if hasattr(fn, "__babytriton_kernel__"):
+        return calling.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
         with beyond.rows_of(at, fn):

@@ -80,6 +80,7 @@ def call_prim_func(
     func: PrimFunc,
     arguments: Sequence[Any],
     outputs: Sequence[int],
+    keeping: Sequence[int] = (),
 ) -> list[Value]:
     """Emit a call of a TensorIR function, which fuses with its neighbours where TVM can.
 
@@ -91,6 +92,7 @@ def call_prim_func(
             nothing in it. An output with an argument starts as a copy of it, if the function
             reads it.
         outputs: which parameters are written, in order.
+        keeping: those of them that keep what their argument held where nothing is written.
 
     Returns:
         The tensor that each output holds in the end, in memory of its own.
@@ -122,7 +124,7 @@ def call_prim_func(
         i
         for i in outputs
         if arguments[i] is not None
-        and (access[func.params[i]].reads or access[func.params[i]].by_pointer)
+        and (i in keeping or access[func.params[i]].reads or access[func.params[i]].by_pointer)
     ]
     if started and primfunc.is_scheduled(func, device):
         why = f"it is scheduled already, and reads what `{func.params[started[0]].name}` held"

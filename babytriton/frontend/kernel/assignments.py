@@ -177,7 +177,7 @@ class Assignments(Calls):
     def _one_element(self, target: ast.AST, owner: Tensor, given: tuple[Any, ...]) -> Tensor:
         part = self.part(target, owner, given)
         if part.ndim:
-            why = f"{len(part.prefix)} indices for {len(part.sizes)} dimensions"
+            why = f"{len(part.prefix)} of {len(part.sizes)} indices"
             instead = "a kernel writes one element at a time: loop over the other dimensions"
             self.fail(kernel_errors.WrongIndex(self.span(target), owner.name, why, instead))
         return part

@@ -50,7 +50,7 @@ class Elements(Visitor):
     def part(self, node: ast.AST, tensor: Tensor, given: tuple[Any, ...]) -> Tensor:
         """The tensor with more indices, each in range."""
         if len(given) > tensor.ndim:
-            why = f"{len(given)} indices for {tensor.ndim} dimensions"
+            why = f"{len(given)} indices, where there are {tensor.ndim} dimensions"
             self.fail(
                 kernel_errors.WrongIndex(self.span(node), tensor.name, why, "index each once")
             )

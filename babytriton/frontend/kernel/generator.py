@@ -45,7 +45,7 @@ class Generator(Loops):
     def visit_Return(self, node: ast.Return) -> None:
         frame = self.frame
         value = None if node.value is None else self.visit(node.value)
-        if not self.trail and value is not None:
+        if not frame.key and value is not None:
             self.fail(kernel_errors.KernelReturns(self.span(node)))
         frame.ended = True
         if frame.body.leave is None:

@@ -40,8 +40,9 @@ class Calls(Expressions):
     def call(self, node: ast.AST, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Compile a call of whatever ``fn`` is."""
         given = [*args, *kwargs.values()]
-        for inlined in ("__babytriton_function__", "__babytriton_kernel__"):
-            fn = getattr(fn, inlined, fn)
+        fn = getattr(fn, "__babytriton_function__", fn)
+        kernel = getattr(fn, "__babytriton_kernel__", None)
+        fn = fn if kernel is None else kernel.fn
         if isinstance(fn, types.FunctionType) and _is_users(fn):
             return self.inline(node, fn, args, kwargs)
         if fn is len and len(args) == 1 and isinstance(args[0], Tensor):

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir import IRModule
 
 from babytriton import errors, kernel_errors
-from babytriton.diagnostics import CompileError
+from babytriton.diagnostics import CompileError, Span
 from babytriton.frontend.captures import Captures, Guard, Place
 from babytriton.frontend.kernel.frames import Frame, names_of
 from babytriton.frontend.kernel.generator import Generator
@@ -60,13 +60,29 @@ class Lowering:
         return IRModule({step.name: step.function for step in self.steps})
 
 
-def lower(fn: types.FunctionType, signature: Signature, checks: bool) -> Lowering:
+@dataclass(frozen=True)
+class Definition:
+    """A kernel as its author defined it: what a call from other compiled code is made of.
+
+    Attributes:
+        fn: the plain Python function.
+        checks: whether indices are checked when it runs.
+    """
+
+    fn: types.FunctionType
+    checks: bool
+
+
+def lower(
+    fn: types.FunctionType, signature: Signature, checks: bool, trail: tuple[Span, ...] = ()
+) -> Lowering:
     """Compile a Python function that reads and writes elements to TensorIR.
 
     Args:
         fn: the function.
         signature: of the arguments it is compiled for.
         checks: whether indices are checked when it runs.
+        trail: the calls that lead to it, for messages.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
@@ -75,7 +91,7 @@ def lower(fn: types.FunctionType, signature: Signature, checks: bool) -> Lowerin
     faults = 0
     for _ in range(_PASSES):
         before = dict(known), faults
-        body = _Body(fn, signature, known, checks, faults)
+        body = _Body(fn, signature, known, checks, faults, trail)
         faults = len(body.program.faults)
         if (known, faults) == before:
             break
@@ -98,6 +114,7 @@ class _Body:
         known: dict[tuple[Any, ...], ScalarType],
         checks: bool,
         faults: int,
+        trail: tuple[Span, ...],
     ) -> None:
         self.inputs: list[int | Hidden] = []
         self.types: list[TensorType | None] = []
@@ -112,6 +129,7 @@ class _Body:
         frame = Frame(source, Scope(dict(names), fn=unbound(fn)), (), own, set(names))
         fault = buffer("fault", TensorType((max(1, faults),), torch.int64))
         generator = Generator(frame, captures, known, checks, fault)
+        generator.trail.extend(trail)
         try:
             generator.enter(names)
             if generator.run() is not None:
