@@ -175,13 +175,14 @@ def arithmetic(fn: Callable[..., Any], left: Any, right: Any) -> Number:
     build = _FLOATS.get(fn) if type.dtype.is_floating_point else None
     if build is None and type.dtype == torch.bool:
         build = _BOOLS[fn]
+    within = type.dtype
     if build is None:
-        build = _WRAPPING.get(fn) if type.is_element else None
-        wraps = type.dtype in (torch.int32, torch.int64)
-        build = build if build is not None and wraps else _INTEGERS[fn]
+        build = _INTEGERS[fn]
+        if type.dtype == torch.int32 and fn in _OVERFLOWING:
+            within = torch.int64
     if type.dtype.is_floating_point:
         left, right = (_not_folded(x, type) for x in (left, right))
-    return compute(type, type.dtype, build, left, right)
+    return compute(type, within, build, left, right)
 
 
 def _not_folded(value: Any, type: ScalarType) -> Any:
@@ -286,26 +287,6 @@ def _operand(value: Any) -> Any:
     return value.type.sample if isinstance(value, Number) else value
 
 
-def _wrapping(build: Callable[..., ir.Expr]) -> Callable[..., ir.Expr]:
-    """Integer arithmetic that wraps, as torch's does: LLVM takes a signed overflow for impossible.
-
-    Python's integers have no such form: they are indices, and taken not to overflow.
-    """
-
-    def wrapped(x: ir.Expr, y: ir.Expr) -> ir.Expr:
-        signed = str(x.ty.dtype)
-        return tirx.Cast(signed, build(_unsigned(x, signed), _unsigned(y, signed)))
-
-    return wrapped
-
-
-def _unsigned(x: ir.Expr, signed: str) -> ir.Expr:
-    if not isinstance(x, tirx.IntImm) or x.value >= 0:
-        return tirx.Cast(f"u{signed}", x)
-    # TVM has no unsigned constant above the signed ones: in bits, -n is ~(n - 1).
-    return tirx.bitwise_not(tirx.IntImm(f"u{signed}", -(int(x.value) + 1)))
-
-
 _NARROW = (torch.int8, torch.uint8, torch.int16)
 _COMPARISONS: dict[Any, Callable[..., ir.Expr]] = {
     operator.lt: tirx.LT,
@@ -336,7 +317,9 @@ _INTEGERS: dict[Any, Callable[..., ir.Expr]] = {
     operator.lshift: tirx.shift_left,
     operator.rshift: tirx.shift_right,
 }
-_WRAPPING = {fn: _wrapping(_INTEGERS[fn]) for fn in (operator.add, operator.sub, operator.mul)}
+_OVERFLOWING = (operator.add, operator.sub, operator.mul)
+"""Those that leave the range of int32, and wrap. LLVM is told by TVM that neither they nor their
+unsigned kin ever do, so they are computed in int64."""
 _BOOLS: dict[Any, Callable[..., ir.Expr]] = {
     operator.add: tirx.Or,
     operator.mul: tirx.And,
