@@ -249,6 +249,7 @@ def dtypes(h, i8, u8, i32, f64, out):
         out[i, 5] = i32[i] / 3
         out[i, 6] = i8[i] // 3 + i8[i] % 3
         out[i, 7] = (i8[i] > 0) + (u8[i] > 100)
+        out[i, 8] = h[i].float() * h[i].double() + f64[i].int() + i8[i].item() * 100
 
 
 def square(x):
@@ -376,7 +377,7 @@ PROGRAMS = (
             ints(0, 255, 9, dtype=torch.uint8),
             ints(-(2**31), 2**31 - 1, 9, dtype=torch.int32),
             rand(9, dtype=torch.float64),
-            zeros(9, 8, dtype=torch.float64),
+            zeros(9, 9, dtype=torch.float64),
         ),
     ),
     Program(helpers, (rand(9, 4), zeros(9), zeros(9, dtype=torch.int64))),

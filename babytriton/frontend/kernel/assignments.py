@@ -70,7 +70,7 @@ class Assignments(Calls):
             if is_view:
                 self.views.add((*frame.key, node.id))
         elif isinstance(value, Number) and scalars.reads(value.expr):
-            frame.scope.bind(node.id, self.kept(value))
+            frame.scope.bind(node.id, self.kept(value, node.id))
             if is_view:
                 self.views.add((*frame.key, node.id))
         else:

@@ -22,17 +22,41 @@ from babytriton.frontend.operators import OPERATORS
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
+_CASTS: dict[str, torch.dtype] = {
+    "float": torch.float32,
+    "double": torch.float64,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "long": torch.int64,
+    "int": torch.int32,
+    "short": torch.int16,
+    "char": torch.int8,
+    "byte": torch.uint8,
+    "bool": torch.bool,
+}
+"""Methods of an element that convert it."""
+
+
 @dataclass(frozen=True)
-class Item:
-    """The method ``item`` of an element: it gives a Python number."""
+class Conversion:
+    """A method that gives an element in another dtype, or as a Python number."""
 
     element: Number
+    type: ScalarType
+
+    @classmethod
+    def named(cls, element: Number, name: str) -> Conversion | None:
+        """The method of a name, if there is one."""
+        dtype = element.type.dtype
+        if name in _CASTS:
+            return cls(element, ScalarType(_CASTS[name], is_element=True))
+        if name != "item":
+            return None
+        python = torch.float64 if dtype.is_floating_point else torch.int64
+        return cls(element, ScalarType(dtype if dtype == torch.bool else python))
 
     def __call__(self) -> Number:
-        dtype = self.element.type.dtype
-        python = torch.float64 if dtype.is_floating_point else torch.int64
-        python = dtype if dtype == torch.bool else python
-        return Number(scalars.convert(self.element, python), ScalarType(python))
+        return Number(scalars.convert(self.element, self.type.dtype), self.type)
 
 
 class Expressions(Elements):
@@ -40,13 +64,14 @@ class Expressions(Elements):
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.visit(node.value)
+        if isinstance(owner, Tensor) and owner.numel() == 1 and node.attr == "item":
+            owner = self.element(node, owner, (0,) * owner.ndim)
         if isinstance(owner, Number):
-            if node.attr == "item" and owner.type.is_element:
-                return Item(owner)
-            self.refuse(node, f"a number has no `{node.attr}` here", "use a function of math")
+            method = Conversion.named(owner, node.attr) if owner.type.is_element else None
+            if method is None:
+                self.refuse(node, f"a number has no `{node.attr}` here", "use a function of math")
+            return method
         if isinstance(owner, Tensor):
-            if node.attr == "item" and owner.numel() == 1:
-                return Item(self.element(node, owner, (0,) * owner.ndim))
             if node.attr not in ATTRIBUTES:
                 instead = f"of a tensor, {', '.join(ATTRIBUTES)} and its elements are known"
                 self.refuse(node, f"`{node.attr}` works on a whole tensor", instead)

@@ -83,7 +83,7 @@ class Calls(Expressions):
             self.fail(errors.TooDeep(self.span(node), fn.__name__, MAX_DEPTH))
         outer = self.frame
         self.inlined += 1
-        names = {name: self.kept(value) for name, value in bound.arguments.items()}
+        names = {name: self.kept(value, name) for name, value in bound.arguments.items()}
         self.trail.append(self.span(node))
         self.frame = Frame(
             source,
@@ -105,9 +105,11 @@ class Calls(Expressions):
             self.number(self.frame.source.node, names[name])
             self.store_local(name, names[name])
 
-    def kept(self, value: Any) -> Any:
+    def kept(self, value: Any, name: str = "value") -> Any:
         """A value as it is now, whatever is written later."""
-        return Number(self.keep(value.expr), value.type) if isinstance(value, Number) else value
+        if not isinstance(value, Number):
+            return value
+        return Number(self.keep(value.expr, name), value.type)
 
 
 def _is_users(fn: types.FunctionType) -> bool:

@@ -146,13 +146,13 @@ class Visitor(ast.NodeVisitor):
             finally:
                 self.out, self.certain = before, certain
 
-    def keep(self, expr: ir.Expr) -> ir.Expr:
+    def keep(self, expr: ir.Expr, name: str = "value") -> ir.Expr:
         """The value that an expression has now, whatever is written later."""
         if not scalars.reads(expr):
             return expr
         dtype = find_dtype(str(expr.ty.dtype))
         assert dtype is not None
-        place = self.new_local("value", dtype.torch)
+        place = self.new_local(name, dtype.torch)
         self.out.append(Assign(place, (ZERO,), expr))
         return tirx.BufferLoad(place, [ZERO])
 
