@@ -211,7 +211,7 @@ class _Match:
         wrong_dtype = dtype is None or argument.meta.dtype != dtype.torch
         if wrong_dtype or argument.meta.ndim != len(param.ty.shape):
             self._misfit(param, _described(param), argument)
-        for dim, size in zip(param.ty.shape, argument.meta.shape):
+        for dim, size in zip(param.ty.shape, _sizes_of(argument)):
             if isinstance(dim, ir.Var):
                 self._learn(dim, param, size)
 
@@ -236,7 +236,7 @@ class _Match:
                         f"the arguments: give `{param.name}` a tensor to write into as well"
                     )
         elif isinstance(argument, Value):
-            for dim, size, given in zip(param.ty.shape, shape, argument.meta.shape):
+            for dim, size, given in zip(param.ty.shape, shape, _sizes_of(argument)):
                 if not isinstance(size, tirx.IntImm):
                     raise IllTyped(f"the size `{dim}` of `{param.name}` cannot be solved for")
                 if int(size) != given:
@@ -295,6 +295,11 @@ def _check_result(param: ir.Var, access: Mapping[ir.Var, primfunc.Access]) -> No
             f"it adds to what `{param.name}` held before: give `{param.name}` the tensor to "
             "start from"
         )
+
+
+def _sizes_of(value: Value) -> tuple[int, ...]:
+    """The sizes of a tensor, which are constants of a program that such a function is part of."""
+    return tuple(int(size) for size in value.meta.shape)
 
 
 def _check_range(name: str, dtype: str, number: Any) -> None:

@@ -350,3 +350,18 @@ def test_one_tensor_in_two_places() -> None:
         return custom_add(y, y) * y
 
     check(fn, 2 * (A + 1) ** 2, A)
+
+
+@T.prim_func(s_tir=True)
+def copied(x: T.Buffer((4,), "float32"), out: T.Buffer((4,), "float32")):
+    with T.sblock("out"):
+        T.reads(x[0:4])
+        T.writes(out[0:4])
+        T.evaluate(
+            T.call_extern("int64", "memcpy", out.access_ptr("w"), x.access_ptr("r"), T.int64(16))
+        )
+
+
+def test_calls_of_c_functions_on_addresses() -> None:
+    fn = bt.jit("cpu")(lambda x: copied(x + 1) * 2)
+    torch.testing.assert_close(fn(V), (V + 1) * 2)
