@@ -166,7 +166,7 @@ class JitFunction:
     def _key(self, values: Sequence[Any]) -> Any:
         names = self._parameters.names
         key = call_key(values, self._static, names)
-        return (torch.get_default_dtype(), self._registry.version, key)
+        return (torch.get_default_dtype(), REGISTRY.version, self._registry.version, key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
         with COMPILE_LOCK:

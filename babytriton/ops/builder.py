@@ -86,7 +86,7 @@ class Builder:
             return self._typed_by_relax(op, args, kwargs, untyped)
         metas = tensors_of(result)
         if not metas:
-            if op is not None and op.registered:
+            if op is not None and op.registered and values:
                 raise RowFailed(op.name, f"what it stands for gives {result!r} and no tensor")
             if values and all(isinstance(v, Scalar) for v in values):
                 return self._scalar_result(fn, args, kwargs, values, result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 from babytriton.ops.primfunc import nodes
-from babytriton.ops.refusals import IllTyped, Unavailable, UnsupportedDtype
+from babytriton.ops.refusals import IllTyped, Unavailable, UnsupportedDtype, reason
 from babytriton.ops.site import Site, type_of
 from babytriton.ops.value import NeedsConstant, Scalar, Value, map_values, values_in
 from babytriton.types import TensorType, dtype_of, find_dtype
@@ -89,15 +88,6 @@ def call_library(
         return map_values(result, lambda _: next(empties))
     _check_has_kernels(expr)
     return result
-
-
-def reason(error: Exception) -> str:
-    """What an exception of TVM's says, without where in TVM it was raised."""
-    text = str(error).strip() or type(error).__name__
-    text = re.sub(
-        r"^Check failed: .*?(?: is false| \([^()]* vs\. [^()]*\) ?): ", "", text, flags=re.DOTALL
-    )
-    return re.sub(r"ir\.Op\(.*?name=\"([^\"]+)\".*?support_level=\d+\)", r"\1", text)
 
 
 class _Operands:

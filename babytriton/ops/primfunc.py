@@ -105,7 +105,8 @@ def is_scheduled(func: PrimFunc, device: str) -> bool:
     if device != "cpu":
         return is_bound_to_threads(func)
     by_hand = (ForKind.PARALLEL, ForKind.VECTORIZED)
-    return any(loop.kind in by_hand for loop in nodes(func.body, For))
+    marked = bool(func.attrs and func.attrs.get("tirx.is_scheduled", False))
+    return marked or any(loop.kind in by_hand for loop in nodes(func.body, For))
 
 
 def specialized(func: PrimFunc, constants: Mapping[ir.Var, tirx.PrimExpr]) -> PrimFunc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +80,15 @@ REFUSALS: tuple[type[Exception], ...] = (
     RecursionError,
 )
 """What the frontend turns into messages."""
+
+
+def reason(error: Exception) -> str:
+    """What an exception of TVM's says, without where in TVM it was raised."""
+    text = str(error).strip() or type(error).__name__
+    text = re.sub(
+        r"^Check failed: .*?(?: is false| \([^()]* vs\. [^()]*\) ?): ", "", text, flags=re.DOTALL
+    )
+    return re.sub(r"ir\.Op\(.*?name=\"([^\"]+)\".*?support_level=\d+\)", r"\1", text)
 
 
 def refuse_mutation(fn: Callee, kwargs: Mapping[str, Any]) -> None:

@@ -15,8 +15,7 @@ from tvm.ir import Expr
 
 from babytriton import errors
 from babytriton.ops import tensorir
-from babytriton.ops.library import reason
-from babytriton.ops.refusals import REFUSALS, IllTyped, RowFailed, Unsupported
+from babytriton.ops.refusals import REFUSALS, IllTyped, RowFailed, Unsupported, reason
 from babytriton.ops.site import Site
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import Value
@@ -31,12 +30,15 @@ class Registry:
     Args:
         below: what the rows are added to: a table, or another registry.
         lock: held while a row is added.
+
+    Attributes:
+        version: how often rows were added to this registry, those below not counted.
     """
 
     below: Mapping[Callee, Op] | Registry
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     _rows: Mapping[Callee, Op] = field(default_factory=dict)
-    _added: int = 0
+    version: int = 0
 
     @property
     def table(self) -> Mapping[Callee, Op]:
@@ -44,15 +46,9 @@ class Registry:
         below = self.below.table if isinstance(self.below, Registry) else self.below
         return {**below, **self._rows} if self._rows else below
 
-    @property
-    def version(self) -> int:
-        """A number that grows whenever the table changes."""
-        below = self.below.version if isinstance(self.below, Registry) else 0
-        return below + self._added
-
     def copy(self) -> Registry:
         """Another registry over the same one, with the same rows to begin with."""
-        return Registry(self.below, self.lock, self._rows, self._added)
+        return Registry(self.below, self.lock, self._rows, self.version)
 
     def register(
         self,
@@ -118,7 +114,7 @@ class Registry:
         )
         with self.lock:
             self._rows = {**self._rows, **dict.fromkeys(row.calls, row)}
-            self._added += 1
+            self.version += 1
         return targets[-1]
 
 

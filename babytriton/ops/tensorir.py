@@ -14,7 +14,7 @@ from tvm.tirx import PrimFunc
 
 from babytriton.ops import primfunc
 from babytriton.ops.convention import as_kernel
-from babytriton.ops.refusals import IllTyped, Unavailable, UnsupportedDtype
+from babytriton.ops.refusals import REFUSALS, IllTyped, Unavailable, UnsupportedDtype, reason
 from babytriton.ops.site import Site
 from babytriton.ops.value import NeedsConstant, Scalar, Value
 from babytriton.types import TensorType, find_dtype
@@ -70,7 +70,7 @@ def call_by_name(
     made = call_prim_func(builder, name, func, arguments, outputs)
     by_place = dict(zip(outputs, made))
     results = tuple(by_place[i] for i in fresh or written)
-    changed = [(arguments[i], by_place[i]) for i in written if isinstance(arguments[i], Value)]
+    changed = [(arguments[i], by_place[i]) for i in written if type(arguments[i]) is Value]
     return results if len(results) > 1 else results[0], changed
 
 
@@ -107,36 +107,56 @@ def call_prim_func(
     if device == "cpu" and primfunc.is_bound_to_threads(func):
         why = "its loops are the threads of a GPU, and the program runs on the CPU"
         raise Unavailable(why, "leave the loops unbound: they are scheduled for the target")
-    access = primfunc.accesses(func)
-    constants = _Match(name, func, arguments).constants
-    scalars = {
-        param: tirx.decl_buffer((), str(_dtype_name(argument)), name=param.name)
-        for param, argument in zip(func.params, arguments)
-        if isinstance(param.ty, PrimType) and isinstance(argument, Value)
-    }
-    kept = [i for i, param in enumerate(func.params) if param not in constants]
-    plain = primfunc.with_buffers(primfunc.specialized(func, constants), scalars)
-    places = {i: plain.params[place] for place, i in enumerate(kept)}
-    types = [_type(places[i]) for i in outputs]
-    if all(0 in type.shape for type in types):
-        return builder.empties(types)
-    started = [
-        i
-        for i in outputs
-        if arguments[i] is not None
-        and (i in keeping or access[func.params[i]].reads or access[func.params[i]].by_pointer)
-    ]
+    started = _started(func, arguments, outputs, keeping)
     if started and primfunc.is_scheduled(func, device):
         why = f"it is scheduled already, and reads what `{func.params[started[0]].name}` held"
         raise Unavailable(why, "leave its loops as they are: they are scheduled for the target")
-    kernel = as_kernel(plain, [places[i] for i in outputs], [places[i] for i in started], device)
-    before = [arguments[i].expr for i in started]
-    inputs = [_expr(func.params[i], arguments[i]) for i in kept if i not in outputs]
-    made = Site(builder, None).kernel(_identifier(name, func), kernel, [*before, *inputs], *types)
-    exprs = [made]
+    constants = _Match(name, func, arguments).constants
+    try:
+        plain, places = _fitted(func, constants, arguments)
+        types = [_type(places[i]) for i in outputs]
+        if all(0 in type.shape for type in types):
+            return builder.empties(types)
+        written, before = [places[i] for i in outputs], [places[i] for i in started]
+        kernel = as_kernel(plain, written, before, device)
+    except REFUSALS:
+        raise
+    except Exception as error:  # whatever TVM makes of a function that it cannot rewrite
+        instead = "write it in loops over its buffers, with T.sblock around each statement"
+        raise Unavailable(reason(error), instead) from error
+    inputs = [i for i in places if i not in outputs]
+    exprs = [_expr(func.params[i], arguments[i]) for i in (*started, *inputs)]
+    made = Site(builder, None).kernel(_identifier(name, func), kernel, exprs, *types)
+    parts = [made]
     if len(types) > 1:
-        exprs = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
-    return [Value(builder, expr, type.meta()) for expr, type in zip(exprs, types)]
+        parts = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
+    return [Value(builder, part, type.meta()) for part, type in zip(parts, types)]
+
+
+def _started(
+    func: PrimFunc, arguments: Sequence[Any], outputs: Sequence[int], keeping: Sequence[int]
+) -> list[int]:
+    """The outputs that hold something before, which the function reads or leaves in part."""
+    access = primfunc.accesses(func)
+    seen = {i: access[func.params[i]] for i in outputs if arguments[i] is not None}
+    return [i for i, use in seen.items() if i in keeping or use.reads or use.by_pointer]
+
+
+def _fitted(
+    func: PrimFunc, constants: Mapping[ir.Var, tirx.PrimExpr], arguments: Sequence[Any]
+) -> tuple[PrimFunc, dict[int, ir.Var]]:
+    """The function for these arguments, over buffers of known sizes alone.
+
+    Also its parameter for each of the original's that is still one.
+    """
+    scalars = {
+        param: tirx.decl_buffer((), str(argument.expr.ty.dtype), name=param.name)
+        for param, argument in zip(func.params, arguments)
+        if isinstance(param.ty, PrimType) and isinstance(argument, Value)
+    }
+    plain = primfunc.with_buffers(primfunc.specialized(func, constants), scalars)
+    kept = [i for i, param in enumerate(func.params) if param not in constants]
+    return plain, dict(zip(kept, plain.params))
 
 
 class _Match:
@@ -195,7 +215,7 @@ class _Match:
         wrong_dtype = dtype is None or argument.meta.dtype != dtype.torch
         if wrong_dtype or argument.meta.ndim != len(param.ty.shape):
             self._misfit(param, _described(param), argument)
-        for dim, size in zip(param.ty.shape, argument.meta.shape):
+        for dim, size in zip(param.ty.shape, _sizes_of(argument)):
             if isinstance(dim, ir.Var):
                 self._learn(dim, param, size)
 
@@ -220,7 +240,7 @@ class _Match:
                         f"the arguments: give `{param.name}` a tensor to write into as well"
                     )
         elif isinstance(argument, Value):
-            for dim, size, given in zip(param.ty.shape, shape, argument.meta.shape):
+            for dim, size, given in zip(param.ty.shape, shape, _sizes_of(argument)):
                 if not isinstance(size, tirx.IntImm):
                     raise IllTyped(f"the size `{dim}` of `{param.name}` cannot be solved for")
                 if int(size) != given:
@@ -281,6 +301,11 @@ def _check_result(param: ir.Var, access: Mapping[ir.Var, primfunc.Access]) -> No
         )
 
 
+def _sizes_of(value: Value) -> tuple[int, ...]:
+    """The sizes of a tensor, which are constants of a program that such a function is part of."""
+    return tuple(int(size) for size in value.meta.shape)
+
+
 def _check_range(name: str, dtype: str, number: Any) -> None:
     known = find_dtype(dtype)
     if known is None or known.torch.is_floating_point or known.torch == torch.bool:
@@ -294,10 +319,6 @@ def _expr(param: ir.Var, argument: Any) -> relax.Expr:
     if isinstance(argument, Value):
         return argument.expr
     return relax.const(argument, str(param.ty.dtype))
-
-
-def _dtype_name(value: Value) -> str:
-    return str(value.expr.ty.dtype)
 
 
 def _type(param: ir.Var) -> TensorType:

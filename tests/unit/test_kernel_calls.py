@@ -279,7 +279,7 @@ def test_stages_and_sources() -> None:
 
 def test_annotations_and_boxes() -> None:
     @bt.kernel
-    def f(x: bt.Tensor[("n",), "float32"], out: bt.Tensor[("n",), "float32"]):
+    def f(x: bt.Tensor(shape=("n",)), out: bt.Tensor(shape=("n",))):
         for i in range(len(x)):
             out[i] = x[i] + 1
 

@@ -304,3 +304,64 @@ def test_misuse(fn: Callable[..., Any], why: str) -> None:
         bt.jit("cpu")(fn)(A, B)
     assert why in str(caught.value)
     assert "test_tensorir.py" in str(caught.value)
+
+
+@T.prim_func(s_tir=True)
+def product(a: T.handle, b: T.handle, c: T.handle):
+    n, m, k = T.int32(), T.int32(), T.int32()
+    A = T.match_buffer(a, (n, k), "float32")
+    B = T.match_buffer(b, (k, m), "float32")
+    C = T.match_buffer(c, (n, m), "float32")
+    for i, j, l in T.grid(n, m, k):  # noqa: E741
+        with T.sblock("C"):
+            vi, vj, vl = T.axis.remap("SSR", [i, j, l])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] += A[vi, vl] * B[vl, vj]
+
+
+@T.prim_func(s_tir=True)
+def rounded_up(a: T.Buffer((5,), "int32"), c: T.Buffer((5,), "int32")):
+    for i in range(5):
+        with T.sblock("C"):
+            vi = T.axis.spatial(5, i)
+            c[vi] = 0
+            while c[vi] < a[vi]:
+                c[vi] = c[vi] + 3
+
+
+def test_a_reduction_takes_its_consumer_along() -> None:
+    def fn(x, y):
+        return torch.relu(product(x, y))
+
+    x, y = torch.randn(65, 33), torch.randn(33, 17)
+    check(fn, torch.relu(x @ y), x, y)
+    assert kernels(fn, x, y) == 1
+
+
+def test_statements_that_no_rule_schedules() -> None:
+    n = torch.tensor([0, 1, 5, 7, 9], dtype=torch.int32)
+    check(lambda n: rounded_up(n) + 1, (n + 2) // 3 * 3 + 1, n)
+
+
+def test_one_tensor_in_two_places() -> None:
+    def fn(x):
+        y = x + 1
+        return custom_add(y, y) * y
+
+    check(fn, 2 * (A + 1) ** 2, A)
+
+
+@T.prim_func(s_tir=True)
+def copied(x: T.Buffer((4,), "float32"), out: T.Buffer((4,), "float32")):
+    with T.sblock("out"):
+        T.reads(x[0:4])
+        T.writes(out[0:4])
+        T.evaluate(
+            T.call_extern("int64", "memcpy", out.access_ptr("w"), x.access_ptr("r"), T.int64(16))
+        )
+
+
+def test_calls_of_c_functions_on_addresses() -> None:
+    fn = bt.jit("cpu")(lambda x: copied(x + 1) * 2)
+    torch.testing.assert_close(fn(V), (V + 1) * 2)

@@ -71,10 +71,9 @@ class Expressions(Elements):
             if method is None:
                 self.refuse(node, f"a number has no `{node.attr}` here", "use a function of math")
             return method
-        if isinstance(owner, Tensor):
-            if node.attr not in ATTRIBUTES:
-                instead = f"of a tensor, {', '.join(ATTRIBUTES)} and its elements are known"
-                self.refuse(node, f"`{node.attr}` works on a whole tensor", instead)
+        if isinstance(owner, Tensor) and node.attr not in ATTRIBUTES:
+            instead = f"of a tensor, {', '.join(ATTRIBUTES)} and its elements are known"
+            self.refuse(node, f"`{node.attr}` works on a whole tensor", instead)
         try:
             found = getattr(owner, node.attr)
         except AttributeError:
