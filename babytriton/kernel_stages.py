@@ -21,9 +21,9 @@ from babytriton.frontend.program import Hidden
 from babytriton.frontend.signature import Parameters, Signature, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.passes import pipeline
-from babytriton.runtime import cuda, executable, kernels
-from babytriton.runtime.dispatch import check_tensor, require_device
-from babytriton.runtime.kernels import Launch
+from babytriton.runtime import cuda, executable
+from babytriton.runtime.dispatch import require_device
+from babytriton.runtime.kernels import KernelLauncher, Launch, Read
 from babytriton.stages import KINDS, device_of, ours
 from babytriton.targets import Target
 
@@ -196,16 +196,13 @@ class CompiledKernel:
         """
         lowered = self.scheduled.lowered
         require_device(lowered.name, lowered.target.kind)
-        device = device_of(lowered.signature, lowered.target)
-        found = lowered.lowering
+        found, device = lowered.lowering, self._device
         arguments = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in found.inputs]
-        for path, argument in zip(self._paths, arguments):
-            if isinstance(argument, torch.Tensor):
-                check_tensor(path, argument, device)
-        kernels.check_memory(self._paths, arguments, found.written)
         own = [torch.empty(t.shape, dtype=t.dtype, device=device) for t in found.workspaces]
-        own.append(torch.full((len(found.faults),), UNTOUCHED, dtype=torch.int64, device=device))
-        kernels.run(self.executable, self.launches, arguments, own, found.written)
+        if found.faults:
+            shape = (len(found.faults),)
+            own.append(torch.full(shape, UNTOUCHED, dtype=torch.int64, device=device))
+        self._launcher(arguments, own)
         if found.faults:
             raise_first(found.faults, own[-1].tolist())
 
@@ -239,10 +236,18 @@ class CompiledKernel:
         return makers[kind]()
 
     @cached_property
-    def _paths(self) -> list[str]:
-        leaves = [leaf.path for leaf in self.signature.leaves()]
-        inputs = self.scheduled.lowered.lowering.inputs
-        return [x.place.path if isinstance(x, Hidden) else leaves[x] for x in inputs]
+    def _device(self) -> torch.device:
+        return device_of(self.signature, self.scheduled.lowered.target)
+
+    @cached_property
+    def _launcher(self) -> KernelLauncher:
+        paths = [leaf.path for leaf in self.signature.leaves()]
+        found = self.scheduled.lowered.lowering
+        names = [x.place.path if isinstance(x, Hidden) else paths[x] for x in found.inputs]
+        with executable.COMPILE_LOCK:
+            return KernelLauncher(
+                self.executable, self.launches, names, found.written, self._device
+            )
 
     @cached_property
     def launches(self) -> list[Launch]:
@@ -251,7 +256,7 @@ class CompiledKernel:
         return [Launch(step.name, tuple(map(_reader, step.slots))) for step in steps]
 
 
-def _reader(slot: Slot) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]:
+def _reader(slot: Slot) -> Read:
     """How a call finds what a parameter is."""
     if isinstance(slot, Argument):
         argument = slot.index

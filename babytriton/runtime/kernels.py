@@ -10,53 +10,76 @@ import numpy as np
 import torch
 
 from babytriton import errors, kernel_errors
+from babytriton.runtime.dispatch import check_tensor
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.interop import readable
+
+Read = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
+"""Gives a parameter, of a call's arguments and the memory of the kernel's own."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A function of an executable, and how a call fills its parameters.
-
-    Attributes:
-        name: of the function.
-        read: gives each parameter, of the arguments and the memory of the kernel's own.
-    """
+    """A function of an executable, and how a call fills its parameters."""
 
     name: str
-    read: tuple[Callable[[Sequence[Any], Sequence[torch.Tensor]], Any], ...]
+    read: tuple[Read, ...]
 
 
-def run(
-    executable: Executable,
-    launches: Sequence[Launch],
-    arguments: Sequence[Any],
-    own: Sequence[torch.Tensor],
-    written: Sequence[int],
-) -> None:
-    """Call a kernel's functions one after the other.
+class KernelLauncher:
+    """Runs the functions of one kernel, one after the other.
 
     Args:
         executable: holds the functions.
         launches: in order.
-        arguments: tensors and floats of the call.
-        own: memory of the kernel's own.
+        names: what the user calls the arguments.
         written: the arguments that are written, by number.
+        device: that the kernel runs on.
     """
-    with torch.no_grad():
+
+    def __init__(
+        self,
+        executable: Executable,
+        launches: Sequence[Launch],
+        names: Sequence[str],
+        written: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self._calls = [(executable.vm_executable[x.name], x.read) for x in launches]
+        self._names = names
+        self._written = written
+        self._device = device
+
+    def __call__(self, arguments: Sequence[Any], own: Sequence[torch.Tensor]) -> None:
+        """Run on arguments of the kernel's types, and memory of its own.
+
+        Raises:
+            ValueError: a tensor is on another device, records gradients, or is written and shares
+                memory with another.
+        """
+        for name, argument in zip(self._names, arguments):
+            if isinstance(argument, torch.Tensor):
+                check_tensor(name, argument, self._device)
+        check_memory(self._names, arguments, self._written)
         usable = [readable(x) if isinstance(x, torch.Tensor) else x for x in arguments]
-        for launch in launches:
-            parameters = [read(usable, own) for read in launch.read]
+        for function, reads in self._calls:
+            parameters = [read(usable, own) for read in reads]
             try:
-                executable.vm_executable[launch.name](*parameters)
+                function(*parameters)
             except Exception as error:
                 raise errors.internal("running", error) from error
-        for i in written:
-            if usable[i].data_ptr() != arguments[i].data_ptr():
-                arguments[i].copy_(usable[i])
-            elif not arguments[i].is_inference():
-                # Autograd is to know that what it has saved of the tensor is gone.
-                torch.autograd.graph.increment_version(arguments[i])
+        for i in self._written:
+            _keep(usable[i], arguments[i])
+
+
+def _keep(written: torch.Tensor, given: torch.Tensor) -> None:
+    """Let the caller's tensor hold what was written, if that was a copy of it."""
+    if written.data_ptr() != given.data_ptr():
+        with torch.no_grad():
+            given.copy_(written)
+    elif not given.is_inference():
+        # Autograd is to know that what it has saved of the tensor is gone.
+        torch.autograd.graph.increment_version(given)
 
 
 def check_memory(names: Sequence[str], arguments: Sequence[Any], written: Sequence[int]) -> None:
