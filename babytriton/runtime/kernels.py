@@ -93,18 +93,18 @@ def check_memory(names: Sequence[str], arguments: Sequence[Any], written: Sequen
     Raises:
         ValueError: one does; the message names it.
     """
+    memory = [
+        x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else None for x in arguments
+    ]
     for i in written:
         if torch._debug_has_internal_overlap(arguments[i]) == 1:
             raise kernel_errors.ArgumentOverlap(None, names[i], "itself").error()
         for j, other in enumerate(arguments):
-            is_tensor = isinstance(other, torch.Tensor)
-            if i != j and is_tensor and _overlap(arguments[i], other):
+            if i != j and memory[i] == memory[j] and _overlap(arguments[i], other):
                 raise kernel_errors.ArgumentOverlap(None, names[i], f"`{names[j]}`").error()
 
 
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if left.untyped_storage().data_ptr() != right.untyped_storage().data_ptr():
-        return False
     if not left.numel() or not right.numel():
         return False
     return bool(np.shares_memory(_layout(left), _layout(right)))

@@ -358,6 +358,30 @@ def test_a_kernel_fuses_with_its_neighbours() -> None:
     assert "relu" in kernel
 
 
+def test_what_a_kernel_does_not_write_stays() -> None:
+    @bt.kernel
+    def inside(x, out):
+        for i in range(1, x.shape[0] - 1):
+            for j in range(2, x.shape[1]):
+                out[i, j] += x[i - 1, j - 2]
+        for j in range(1, x.shape[1]):
+            out[0, j] = -1
+
+    @bt.jit("cpu")
+    def f(x):
+        out = x * 2
+        inside(x + 1, out)
+        return out * 3
+
+    x = torch.randn(6, 7)
+    torch.testing.assert_close(f(x), f.fn(x))
+    kernels = f.lower(x).schedule()
+    functions = dict(kernels.mod.functions_items())
+    found = {var.name_hint: function for var, function in functions.items()}
+    rules = [str(found[name].attrs["babytriton.rule"]) for name in kernels.kernels]
+    assert set(rules) == {"Elementwise"}
+
+
 def test_a_checked_kernel_in_a_function_raises() -> None:
     x = torch.randint(0, 4, (30,))
     torch.testing.assert_close(counts(x), counts.fn(x))

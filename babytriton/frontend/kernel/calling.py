@@ -13,8 +13,9 @@ import torch
 
 from babytriton import errors
 from babytriton.frontend import beyond
+from babytriton.frontend.kernel.covering import covering
 from babytriton.frontend.kernel.lowering import Definition, Lowering, lower
-from babytriton.frontend.kernel.tensorir import Argument, Workspace
+from babytriton.frontend.kernel.tensorir import Argument, Workspace, steps_of
 from babytriton.frontend.program import Hidden
 from babytriton.frontend.signature import Parameters, Signature
 from babytriton.ops.tensorir import call_prim_func
@@ -78,7 +79,7 @@ def _emit(at: CodeGenerator, name: str, lowering: Lowering, inputs: list[Any]) -
     """The kernel's functions, one after the other; what the written tensors then hold."""
     builder = at.program.builder
     held: dict[Argument | Workspace, Any] = {Argument(i): x for i, x in enumerate(inputs)}
-    for step in lowering.steps:
+    for step in steps_of(lowering.program, covering).steps:
         arguments: list[Any] = []
         for i, slot in enumerate(step.slots):
             assert isinstance(slot, (Argument, Workspace))

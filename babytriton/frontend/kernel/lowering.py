@@ -43,6 +43,7 @@ class Lowering:
         written: the arguments that are written, by number.
         faults: what may fail, by the place in the tensor of failures that says so.
         guards: what must still hold outside the function at a call.
+        program: the kernel as statements.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Lowering:
     written: tuple[int, ...]
     faults: tuple[Fault, ...]
     guards: tuple[Guard, ...]
+    program: Program
 
     @property
     def mod(self) -> IRModule:
@@ -181,4 +183,5 @@ class _Body:
             tuple(sorted(written)),
             self.program.faults,
             tuple(self.captures.guards),
+            self.program,
         )

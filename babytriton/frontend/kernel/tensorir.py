@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +82,14 @@ class Steps:
     workspaces: tuple[TensorType, ...]
 
 
-def steps_of(program: Program) -> Steps:
-    """The functions of a kernel."""
-    groups = groups_of(blocks_of(program))
+def steps_of(program: Program, rewrite: Callable[[Block], Block] = lambda block: block) -> Steps:
+    """The functions of a kernel.
+
+    Args:
+        program: the kernel.
+        rewrite: applied to each of its blocks.
+    """
+    groups = [[rewrite(block) for block in group] for group in groups_of(blocks_of(program))]
     touched = [_touched(blocks) for blocks in groups]
     own = [*program.arguments, program.fault]
     shared = distinct(
