@@ -23,7 +23,7 @@ def covering(block: Block) -> Block:
     [store] = block.body
     assert isinstance(store, Assign)
     found = _places(block, store)
-    if found is None or all(a is b for a, b in zip(found, block.spatial)):
+    if found is None:
         return block
     loops, moved, inside = [], [], []
     for dim, (loop, size) in enumerate(zip(found, store.buffer.shape)):
@@ -40,13 +40,14 @@ def covering(block: Block) -> Block:
         if int(first) + int(count) < int(size):
             inside.append(tirx.LT(over.var, index(int(first) + int(count))))
         loops.append(over)
+    if not inside:
+        return block
     place = tuple(loop.var for loop in loops)
+    condition = inside[0]
+    for other in inside[1:]:
+        condition = tirx.And(condition, other)
     value = _simplified(replaced_in(store.value, moved))
-    if inside:
-        condition = inside[0]
-        for other in inside[1:]:
-            condition = tirx.And(condition, other)
-        value = tirx.if_then_else(condition, value, tirx.BufferLoad(store.buffer, list(place)))
+    value = tirx.if_then_else(condition, value, tirx.BufferLoad(store.buffer, list(place)))
     return Block(tuple(loops), (Assign(store.buffer, place, value),))
 
 
