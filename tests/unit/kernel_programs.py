@@ -335,6 +335,293 @@ def zero_dim(x, out):
     out[()] = x[()] * 2 + x.item()
 
 
+def insertion_sort(x):
+    for i in range(1, len(x)):
+        key = float(x[i])
+        j = i - 1
+        while j >= 0 and x[j] > key:
+            x[j + 1] = float(x[j])
+            j -= 1
+        x[j + 1] = key
+
+
+def loop_variables(out):
+    for i in range(5):
+        out[i] = i
+    out[5] = i
+    for i in range(3):
+        i += 2
+        out[6 + i] = i
+
+
+def no_iterations(out, n):
+    k = 7
+    for k in range(n):  # noqa: B007
+        pass
+    out[0] = k
+
+
+def branch_outside(x, out):
+    if x[0] > 0:
+        out[0] = 1
+    else:
+        for i in range(len(x)):
+            out[i] = 2
+    if out[0] == 1 and x[1] < 100:
+        out[1] = x[0]
+
+
+def booleans(x, b, out):
+    for i in range(len(x)):
+        b[i] = x[i] > 0
+        out[i] = not b[i]
+        if (b[i] and x[i] < 1) or x[i] == 0:
+            out[i] = 5
+
+
+def reversed_in_place(a):
+    n = len(a)
+    for i in range(n):
+        a[i] = float(a[n - 1 - i])
+
+
+def decreasing(x, out):
+    s = 10.0
+    for i in range(len(x)):
+        s -= x[i]
+    out[0] = s
+    p = 1
+    for i in range(1, 6):
+        p *= i
+    out[1] = p
+    m = 100
+    for i in range(len(x)):
+        m = min(m, i - 3)
+    out[2] = m
+
+
+def reads_the_last(x, o1, o2):
+    for i in range(len(x)):
+        o1[i] = x[i] * 2
+        if i > 0:
+            o2[i] = o1[i - 1] + 1
+
+
+def ragged_breaks(n, out):
+    for i in range(len(n)):
+        c = 0
+        for j in range(n[i], 5):
+            if j == 3:
+                break
+            c += 1
+        for _ in range(5, n[i], -2):
+            c += 10
+        for j, k in bt.grid(n[i], 3):
+            if j + k > 3:
+                break
+            c += 100
+        out[i] = c
+
+
+def two_loops(x, y, out):
+    n, m = x.shape
+    for i in range(n):
+        for j in range(m):
+            y[i, j] = x[i, j] * x[i, j]
+        for j in range(m):
+            out[i] += y[i, j]
+
+
+def layer_norm(x, y):
+    n, m = x.shape
+    for i in range(n):
+        s = 0.0
+        for j in range(m):
+            s += x[i, j]
+        mean = s / m
+        v = 0.0
+        for j in range(m):
+            d = x[i, j] - mean
+            v += d * d
+        r = 1 / math.sqrt(v / m + 1e-5)
+        for j in range(m):
+            y[i, j] = (x[i, j] - mean) * r
+
+
+def batched_matmul(a, b, c):
+    for n in range(a.shape[0]):
+        for i in range(a.shape[1]):
+            for j in range(b.shape[2]):
+                acc = 0.0
+                for k in range(a.shape[2]):
+                    acc += a[n, i, k] * b[n, k, j]
+                c[n, i, j] = acc + 1
+
+
+def column_sums(x, out):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[j] += x[i, j]
+
+
+def running_maximum(x, out):
+    m = -1.0
+    for i in range(len(x)):
+        m = max(m, x[i])
+        out[i] = m
+
+
+def named_expressions(x, out):
+    for i in range(len(x)):
+        if (y := x[i] * 2) > 1:
+            out[i] = y
+
+
+def while_else(x, out):
+    i = 0
+    while i < len(x):
+        if x[i] > 50:
+            break
+        i += 1
+    else:
+        out[0] = 99
+    out[1] = i
+
+
+def nested_breaks(x, out):
+    for i in range(4):
+        for j in range(4):
+            if x[i, j] > 1:
+                out[0] += 1
+                break
+            if x[i, j] < -1:
+                continue
+            out[1] += 1
+        if out[0] > 2:
+            break
+
+
+def wave_front(a):
+    n, m = a.shape
+    for i in range(1, n):
+        for j in range(1, m):
+            a[i, j] = a[i - 1, j] + a[i, j - 1] + a[i - 1, j - 1]
+
+
+def life(a, b):
+    n, m = a.shape
+    for i, j in bt.grid(n, m):
+        c = 0
+        for di in range(-1, 2):
+            for dj in range(-1, 2):
+                if di != 0 or dj != 0:
+                    c += a[(i + di) % n, (j + dj) % m]
+        b[i, j] = 1 if c == 3 or (c == 2 and a[i, j] == 1) else 0
+
+
+def float_conditions(x, f, out):
+    if f > 0.5:
+        for i in range(len(x)):
+            out[i] = x[i] * f
+    for i in range(len(x)):
+        if f < 2.0 and i > 0:
+            out[i - 1] += f
+
+
+def steps(x, out):
+    for i in range(0, len(x), 3):
+        out[i] = x[i]
+    for i in range(len(x) - 2, 0, -2):
+        out[i] += 1
+
+
+def reduce_then_scan(x, out):
+    for i in range(x.shape[0]):
+        s = 0.0
+        for j in range(x.shape[1]):
+            s += x[i, j]
+        run = 0.0
+        for j in range(x.shape[1]):
+            run += x[i, j] / s
+            out[i, j] = run
+
+
+def rows(x, out):
+    n, m = len(x), len(x[0])
+    for i in range(n):
+        row = x[i]
+        for j in range(m):
+            out[i, j] = row[j] + row[-1] + len(row)
+
+
+def windows(x, out):
+    n = len(x)
+    for i in range(n):
+        for j in range(max(0, i - 1), min(n, i + 2)):
+            out[i] += x[j]
+
+
+def math_functions(x, out):
+    for i in range(len(x)):
+        v = abs(x[i]) + 0.5
+        out[i, 0] = math.sqrt(v)
+        out[i, 1] = math.log(v)
+        out[i, 2] = math.sin(v)
+        out[i, 3] = math.tanh(v)
+        out[i, 4] = math.pow(v, 1.5)
+        out[i, 5] = math.atan2(v, 2)
+        out[i, 6] = math.erf(v)
+        out[i, 7] = math.exp(-v)
+        out[i, 8] = math.log(v, 2)
+        out[i, 9] = math.isnan(v)
+        out[i, 10] = math.floor(v)
+        out[i, 11] = math.fmod(v, 0.3)
+        out[i, 12] = math.expm1(v) + math.log1p(v) + math.log2(v) + math.log10(v)
+        out[i, 13] = torch.sigmoid(x[i]) + torch.sqrt(v)
+
+
+def bits(x, out):
+    for i in range(len(x)):
+        out[i, 0] = x[i] & 12 | 1
+        out[i, 1] = x[i] ^ 255
+        out[i, 2] = ~x[i]
+        out[i, 3] = x[i] >> 1
+        out[i, 4] = x[i] << 2
+
+
+def generator(x, out):
+    for i in range(len(x)):
+        s = x[i]
+        for _ in range(5):
+            s = s * 1103515245 + 12345
+        out[i] = s
+
+
+def widening(x, out):
+    for i in range(len(x)):
+        v = 1
+        if x[i] > 0:
+            v = x[i]
+        elif x[i] < -1:
+            v = i
+        out[i] = v * 2
+
+
+def empty_ranges(x, out):
+    for i in range(5, 2):
+        out[i] = 1
+    for i in range(len(x)):
+        for _ in range(i, 0):
+            out[0] = 9
+        out[i] = x[i]
+
+
+def unpacked_grid(x, out):
+    for idx in bt.grid(x.shape[0], x.shape[1]):
+        i, j = idx
+        out[i, j] = x[idx]
+
+
 N = 23
 NAN = math.nan
 PROGRAMS = (
@@ -391,4 +678,39 @@ PROGRAMS = (
     Program(with_nan, (torch.tensor([1.0, NAN, math.inf, 2.0]), zeros(9))),
     Program(with_nan, (torch.tensor([NAN, NAN]), zeros(5))),
     Program(zero_dim, (torch.tensor(2.5), torch.tensor(0.0))),
+    Program(insertion_sort, (rand(9),)),
+    Program(loop_variables, (zeros(12),)),
+    Program(no_iterations, (zeros(1), 0)),
+    Program(no_iterations, (zeros(1), 3)),
+    Program(branch_outside, (rand(4).abs(), zeros(4))),
+    Program(branch_outside, (-rand(4).abs(), zeros(4))),
+    Program(booleans, (rand(9), zeros(9, dtype=torch.bool), zeros(9))),
+    Program(reversed_in_place, (rand(8),)),
+    Program(decreasing, (rand(9), zeros(3))),
+    Program(reads_the_last, (rand(5), zeros(5), zeros(5))),
+    Program(ragged_breaks, (ints(-3, 7, 8), zeros(8))),
+    Program(two_loops, (rand(4, 5), zeros(4, 5), rand(4))),
+    Program(layer_norm, (rand(5, 33), zeros(5, 33))),
+    Program(batched_matmul, (rand(2, 3, 4), rand(2, 4, 5), zeros(2, 3, 5))),
+    Program(column_sums, (rand(5, 6), rand(6))),
+    Program(running_maximum, (rand(9), zeros(9))),
+    Program(named_expressions, (rand(9), zeros(9))),
+    Program(while_else, (rand(4), zeros(2))),
+    Program(nested_breaks, (rand(4, 4), zeros(2))),
+    Program(wave_front, (rand(5, 6),)),
+    Program(life, (ints(0, 2, 6, 7), zeros(6, 7, dtype=torch.int64))),
+    Program(float_conditions, (rand(7), 0.7, zeros(7))),
+    Program(float_conditions, (rand(7), 2.7, zeros(7))),
+    Program(steps, (rand(11), zeros(11))),
+    Program(reduce_then_scan, (rand(3, 8).abs(), zeros(3, 8))),
+    Program(rows, (rand(3, 4), zeros(3, 4))),
+    Program(windows, (rand(7), zeros(7))),
+    Program(math_functions, (rand(7, dtype=torch.float64), zeros(7, 14, dtype=torch.float64))),
+    Program(math_functions, (rand(7), zeros(7, 14))),
+    Program(bits, (ints(-9, 9, 7), zeros(7, 5))),
+    Program(bits, (ints(0, 200, 7, dtype=torch.uint8), zeros(7, 5))),
+    Program(generator, (ints(0, 2**30, 7, dtype=torch.int32), zeros(7, dtype=torch.int32))),
+    Program(widening, (rand(9), zeros(9))),
+    Program(empty_ranges, (rand(5), zeros(5))),
+    Program(unpacked_grid, (rand(3, 4), zeros(3, 4))),
 )
