@@ -84,7 +84,8 @@ REFUSALS: tuple[type[Exception], ...] = (
 
 def reason(error: Exception) -> str:
     """What an exception of TVM's says, without where in TVM it was raised."""
-    text = str(error).strip() or type(error).__name__
+    lines = [line for line in str(error).splitlines() if not line.startswith("#")]
+    text = " ".join("\n".join(lines).split()) or type(error).__name__
     text = re.sub(
         r"^Check failed: .*?(?: is false| \([^()]* vs\. [^()]*\) ?): ", "", text, flags=re.DOTALL
     )
