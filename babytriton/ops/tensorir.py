@@ -88,8 +88,8 @@ def call_prim_func(
         name: of the function, for messages and for the kernel.
         func: its parameters are buffers, whose sizes may be symbolic, and numbers.
         arguments: for each parameter a value or a number; ``None`` for an output that starts with
-            nothing in it. An output with an argument starts as a copy of it, if the function
-            reads it.
+            nothing in it. An output with an argument starts as a copy of it, unless the function
+            writes all of it without reading it.
         outputs: which parameters are written, in order.
 
     Returns:
@@ -107,8 +107,9 @@ def call_prim_func(
         raise Unavailable(why, "leave the loops unbound: they are scheduled for the target")
     started = _started(func, arguments, outputs)
     if started and primfunc.is_scheduled(func, device):
-        why = f"it is scheduled already, and reads what `{func.params[started[0]].name}` held"
-        raise Unavailable(why, "leave its loops as they are: they are scheduled for the target")
+        kept = func.params[started[0]].name
+        why = f"it is scheduled already, and may need what `{kept}` held before"
+        raise Unavailable(why, f"leave `{kept}` out of the call, or its loops as they are")
     constants = _Match(name, func, arguments).constants
     try:
         plain, places = _fitted(func, constants, arguments)
@@ -132,10 +133,10 @@ def call_prim_func(
 
 
 def _started(func: PrimFunc, arguments: Sequence[Any], outputs: Sequence[int]) -> list[int]:
-    """The outputs that hold something before, which the function reads."""
+    """The outputs that hold something before, of which the function keeps or reads some."""
     access = primfunc.accesses(func)
     seen = {i: access[func.params[i]] for i in outputs if arguments[i] is not None}
-    return [i for i, use in seen.items() if use.reads or use.by_pointer]
+    return [i for i, use in seen.items() if use.reads or use.by_pointer or not use.writes_all]
 
 
 def _fitted(

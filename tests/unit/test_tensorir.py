@@ -195,6 +195,45 @@ def test_a_tensor_that_is_updated_keeps_what_it_held() -> None:
     assert kernels(fn, A, B) == 1
 
 
+@T.prim_func(s_tir=True)
+def diagonal(x: T.Buffer((3,), "float32"), out: T.Buffer((3, 4), "float32")):
+    for i in range(3):
+        with T.sblock("out"):
+            vi = T.axis.spatial(3, i)
+            out[vi, vi] = x[vi]
+
+
+@T.prim_func
+def positive(x: T.Buffer((4,), "float32"), out: T.Buffer((4,), "float32")):
+    for i in range(4):
+        if x[i] > 0.0:
+            out[i] = x[i]
+
+
+def test_a_tensor_that_is_written_in_part_keeps_the_rest() -> None:
+    def on_diagonal(x):
+        out = torch.ones(3, 4)
+        diagonal(x, out)
+        return out
+
+    def where_positive(x):
+        out = x * 10
+        return positive(x, out)
+
+    x = torch.arange(3.0)
+    check(on_diagonal, torch.ones(3, 4).diagonal_scatter(x), x)
+    check(where_positive, torch.where(V > 0, V, V * 10), V)
+
+
+def test_another_function_under_the_name_compiles_again() -> None:
+    chosen = scaled
+    fn = bt.jit("cpu")(lambda x: chosen(x, 2.0))
+    torch.testing.assert_close(fn(A), A * 2)
+    chosen = custom_add
+    with pytest.raises(bt.CompileError, match="`y` of `chosen` is f32"):
+        fn(A)
+
+
 def test_scattered_updates() -> None:
     def fn(x):
         counts = torch.ones(10, dtype=torch.int32)
