@@ -14,9 +14,9 @@ from tvm.tirx import PrimFunc
 
 from babytriton.ops import primfunc
 from babytriton.ops.convention import as_kernel
-from babytriton.ops.refusals import REFUSALS, IllTyped, Unavailable, UnsupportedDtype, reason
+from babytriton.ops.refusals import IllTyped, Unavailable, UnsupportedDtype, reason
 from babytriton.ops.site import Site
-from babytriton.ops.value import NeedsConstant, Scalar, Value
+from babytriton.ops.value import REFUSALS, NeedsConstant, Scalar, Value
 from babytriton.types import TensorType, find_dtype
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def call_prim_func(
     parts = [made]
     if len(types) > 1:
         parts = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
-    return [Value(builder, part, type.meta()) for part, type in zip(parts, types)]
+    return [builder.value(part, type.meta()) for part, type in zip(parts, types)]
 
 
 def _started(func: PrimFunc, arguments: Sequence[Any], outputs: Sequence[int]) -> list[int]:
