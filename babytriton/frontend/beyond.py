@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from babytriton import errors
+import torch
+
 from babytriton.frontend.captures import Guard, Place
 from babytriton.ops import library, tensorir
-from babytriton.ops.value import Value
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
@@ -31,9 +31,9 @@ def call(
         if library.is_library_function(fn):
             return library.call_library(builder, fn, args, kwargs)
         result, written = tensorir.call_by_name(builder, name, fn, args, kwargs)
-    for tensor, contents in written:
-        write(at, node, tensor, contents)
-    return result
+        for tensor, contents in written:
+            builder.call(torch.Tensor.copy_, (tensor, contents), {})
+        return result
 
 
 @contextlib.contextmanager
@@ -48,16 +48,3 @@ def rows_of(at: CodeGenerator, fn: Any) -> Iterator[None]:
         yield
     finally:
         builder.table = outer
-
-
-def write(at: CodeGenerator, node: ast.AST, tensor: Value, contents: Value) -> None:
-    """Let a tensor that a function was given to write into hold what it wrote."""
-    text = at.source.segment(node)
-    instead = "leave that argument out, and the function returns a tensor of its own"
-    if at.program.is_parameter(tensor):
-        why = f"it would write into the caller's tensor: {instead}"
-        at.fail(errors.Mutation(at.span(node), text, why))
-    if at.program.builder.has_views(tensor):
-        why = f"other tensors share its memory: {instead}"
-        at.fail(errors.Mutation(at.span(node), text, why))
-    tensor.expr = contents.expr

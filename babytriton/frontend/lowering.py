@@ -51,6 +51,21 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Write:
+    """An output that is copied into an input after the call: the caller's own tensor changes.
+
+    Attributes:
+        input: among the program's inputs.
+        index: among its outputs.
+        contiguous: whether the function views the input as only a contiguous tensor can be.
+    """
+
+    input: int
+    index: int
+    contiguous: bool
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A function as a Relax program.
 
@@ -59,6 +74,7 @@ class Lowering:
         entry: the name of that function.
         inputs: what each parameter of the program gets.
         result: the function's result with :class:`Output` and :class:`Returned` leaves.
+        writes: what the function writes into its inputs.
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
@@ -68,6 +84,7 @@ class Lowering:
     entry: str
     inputs: tuple[Input, ...]
     result: Any
+    writes: tuple[Write, ...]
     guards: tuple[Guard, ...]
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
@@ -104,6 +121,7 @@ def lower(
             body = _body(program, source, fn, signature)
             returned = body.run()
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
+            writes = _writes(program, outputs)
         except Exception as error:
             failure = error
         # The tuple is not bound to a variable: so each output leaves the dataflow block as a
@@ -118,6 +136,7 @@ def lower(
         entry,
         tuple(program.inputs),
         result,
+        writes,
         tuple(program.captures.guards),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
@@ -142,13 +161,25 @@ def _body(
         first = function.__code__.co_varnames[0]
         names = {first: fn.__self__, **names}
         program.captures.name(fn.__self__, first)
-    return CodeGenerator(program, source, Scope(names, fn=function))
+    scope = Scope(names, fn=function)
+    program.scopes.append(scope)
+    return CodeGenerator(program, source, scope)
 
 
 def _declare(program: Program, index: int, leaf: Leaf) -> Value:
     if isinstance(leaf.spec, FloatSpec):
         return program.number(index, leaf.path, leaf.spec.sample)
     return program.argument(index, leaf.path, leaf.spec.type)
+
+
+def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:
+    """What the program wrote into its inputs, as further outputs."""
+    found = []
+    for index, value in program.written().items():
+        assert value.storage is not None
+        found.append(Write(index, len(outputs), value.storage.viewed_flat))
+        outputs.append(value.storage.expr)
+    return tuple(found)
 
 
 def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Expr]) -> Any:

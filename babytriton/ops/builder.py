@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,18 +12,15 @@ from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
 
 from babytriton.diagnostics import Span
+from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.meta import replace_tensors, tensors_of, typed
-from babytriton.ops.refusals import (
-    IllTyped,
-    RowError,
-    RowFailed,
-    Unsupported,
-    refuse_mutation,
-)
+from babytriton.ops.refusals import IllTyped, RowError, RowFailed, Unsupported
+from babytriton.ops.regions import Regions
 from babytriton.ops.site import Site, relax_type, type_of
+from babytriton.ops.storage import Memory
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
+from babytriton.ops.value import Scalar, Value, constant_needed, values_in
 from babytriton.types import TensorType
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
@@ -52,7 +48,8 @@ class Builder:
         self._depth = 0
         self.names: dict[str, int] = {}
         """How many more functions of the program would have had each name."""
-        self._aliases: dict[int, list[torch.Tensor]] = {}
+        self.memory = Memory(self)
+        self.regions = Regions(self.unique)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable.
@@ -71,13 +68,18 @@ class Builder:
             Mutation: the call is in place.
             NeedsConstant: a run-time float stands where a constant must.
         """
-        refuse_mutation(fn, kwargs)
+        write = mutation.find(fn, args, kwargs)
+        if write is not None:
+            return mutation.apply(self, fn, args, kwargs, write)
         if fn is torch.Tensor.cpu:
             # A meta tensor has no numbers to copy there.
             fn, args = torch.Tensor.to, (*args, "cpu")
         op = self.table.get(fn)
         values = values_in((args, kwargs))
-        self._check_scalars(fn, op, values)
+        if scalars.is_arithmetic(fn, args):
+            return scalars.arithmetic(self, fn, args)
+        if op is None or not op.scalars:
+            args = scalars.as_tensors(fn, args, kwargs)
         try:
             result = typed(self.device, op.meta if op and op.meta else fn, args, kwargs)
         except IllTyped as untyped:
@@ -88,18 +90,38 @@ class Builder:
         if not metas:
             if op is not None and op.registered and values:
                 raise RowFailed(op.name, f"what it stands for gives {result!r} and no tensor")
-            if values and all(isinstance(v, Scalar) for v in values):
-                return self._scalar_result(fn, args, kwargs, values, result)
             return result
         for value in values:
             # Methods such as contiguous() return the tensor itself.
             if result is value.meta:
+                self.memory.note_call(fn, value)
                 return value
-        for meta in metas if self._depth == 0 else ():
-            self._aliases.setdefault(_storage(meta), []).append(meta)
         built = self._build(op, fn, args, kwargs, result, metas)
-        wrapped = iter([Value(self, expr, meta) for expr, meta in zip(built, metas)])
+        found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
+        for value in found:
+            self.memory.note_call(fn, value)
+        wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
+
+    def build(
+        self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], meta: torch.Tensor
+    ) -> relax.Expr:
+        """Emit a call whose one result is known to be of the type of ``meta``."""
+        [expr] = self._build(self.table.get(fn), fn, args, kwargs, meta, [meta])
+        return expr
+
+    def value(self, expr: relax.Expr, meta: torch.Tensor) -> Value:
+        """A tensor of the program, in the memory that torch puts it into."""
+        # What a row makes on its way is not the user's to write to.
+        return Value(self, expr, meta, None if self._depth else self.memory.place(expr, meta))
+
+    def number(self, expr: relax.Expr, sample: bool | int | float) -> Scalar:
+        """A Python number of the run time."""
+        return Scalar(self, expr, sample)
+
+    def read(self, value: Value) -> relax.Expr:
+        """A tensor as it is after its memory was written to."""
+        return self.memory.read(value)
 
     def name(self, name: str, value: Value) -> None:
         """Give a value the name that the user's code gives it."""
@@ -109,21 +131,9 @@ class Builder:
         """Tensors without elements, of which no kernel is made."""
         return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
 
-    def has_views(self, value: Value) -> bool:
-        """Whether the user's code holds another tensor in the memory of this one."""
-        return len(self._aliases.get(_storage(value.meta), ())) > 1
-
-    def check_in_place(self, fn: Callee, value: Value, operand: Any) -> None:
-        """Let torch say whether ``fn``, such as ``operator.iadd``, may write into ``value``.
-
-        Raises:
-            IllTyped: the result has another shape, or a dtype that cannot be cast back.
-        """
-        typed(self.device, lambda other: fn(value.meta.clone(), other), (operand,), {})
-
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
-        return Value(self, R.arg(name, relax_type(type)), type.meta())
+        return self.value(R.arg(name, relax_type(type)), type.meta())
 
     def float_argument(self, name: str, argument: str, sample: float) -> Scalar:
         """Declare a Python float parameter, kept variable at run time.
@@ -141,6 +151,14 @@ class Builder:
         """Bind a Relax expression to a variable."""
         return R.emit(expr)
 
+    def counted(self, counter: Var) -> Scalar:
+        """The number of a step of a counted loop."""
+
+        def step(number: Any) -> te.Tensor:
+            return te.compute((), lambda: number, name="step")
+
+        return self.number(self.emit_te("step", step, counter), 1)
+
     def emit_te(
         self,
         name: str,
@@ -156,31 +174,6 @@ class Builder:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
         count = self.names[name] = self.names.get(name, -1) + 1
         return f"{name}_{count}" if count else name
-
-    def _check_scalars(self, fn: Callee, op: Op | None, values: list[Value]) -> None:
-        scalars = [value for value in values if isinstance(value, Scalar)]
-        if scalars and not (op is not None and op.scalars):
-            raise NeedsConstant(frozenset().union(*(s.arguments for s in scalars)))
-
-    def _scalar_result(
-        self,
-        fn: Callee,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: list[Value],
-        sample: Any,
-    ) -> Scalar:
-        """Arithmetic among Python floats, which stays a Python float of the run time."""
-        arguments = frozenset().union(
-            *(value.arguments for value in values if isinstance(value, Scalar))
-        )
-        # Python raises on division by zero and overflow where a kernel would not.
-        total = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos)
-        if fn not in total or not isinstance(sample, float):
-            raise NeedsConstant(arguments)
-        meta = torch.empty((), dtype=torch.float64, device="meta")
-        (expr,) = self._build(self.table.get(fn), fn, args, kwargs, meta, [meta])
-        return Scalar(self, expr, sample, arguments)
 
     def _build(
         self,
@@ -249,7 +242,7 @@ class Builder:
         except (RowFailed, Unsupported) as failed:
             why = f"{failed}; on meta tensors it fails by itself: {untyped}"
             raise RowFailed(op.name, why) from failed
-        values = tuple(Value(self, expr, type_of(expr).meta()) for expr in exprs)
+        values = tuple(self.value(expr, type_of(expr).meta()) for expr in exprs)
         return values if len(values) > 1 else values[0]
 
     def _own(self, expr: relax.Expr, meta: torch.Tensor, operands: list[relax.Expr]) -> relax.Expr:
@@ -270,9 +263,8 @@ class Builder:
     ) -> list[relax.Expr]:
         name = getattr(fn, "__name__", type(fn).__name__)
         values = values_in((args, kwargs))
-        scalars = [value for value in values if isinstance(value, Scalar)]
-        if scalars:
-            raise NeedsConstant(frozenset().union(*(s.arguments for s in scalars)))
+        if any(isinstance(value, Scalar) for value in values):
+            raise constant_needed(name, values)
         if "device" in kwargs:
             kwargs = kwargs | {"device": self.device}
         elif not values:
@@ -296,10 +288,6 @@ class Builder:
 
 def _listed(types: Sequence[TensorType]) -> str:
     return " and ".join(map(str, types)) or "nothing"
-
-
-def _storage(meta: torch.Tensor) -> int:
-    return int(meta.untyped_storage()._cdata)
 
 
 def _bound(part: Any) -> relax.Expr:

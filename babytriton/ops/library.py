@@ -86,7 +86,7 @@ def call_library(
     if found and all(0 in type.shape for type in found):
         empties = iter(builder.empties(found))
         return map_values(result, lambda _: next(empties))
-    _check_has_kernels(expr)
+    _check_has_kernels(expr, emitted.ty)
     return result
 
 
@@ -149,12 +149,12 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
     return limits.min, limits.max
 
 
-def _check_has_kernels(expr: ir.Expr) -> None:
+def _check_has_kernels(expr: ir.Expr, type: ir.Type) -> None:
     """Refuse what no kernel is made of, where there is still a line of the user's to show."""
     inputs = relax.analysis.free_vars(expr)
     fresh = {var: ir.Var(var.name, var.ty) for var in inputs}
     body = tvm_ffi.structural_map(expr, (ir.Var, lambda var: fresh.get(var, var)))
-    alone = relax.Function(list(fresh.values()), body, is_pure=True)
+    alone = relax.Function(list(fresh.values()), body, type, is_pure=True)
     try:
         mod = _LEGALIZE(tvm.IRModule({"main": alone}))
     except Exception as error:
@@ -176,4 +176,4 @@ def _result(builder: Builder, expr: relax.Expr) -> Any:
         why = "the size of its result is known only at run time"
         raise Unavailable(why, "call torch's outside of the compiled function")
     type: TensorType = type_of(expr)
-    return Value(builder, expr, type.meta())
+    return builder.value(expr, type.meta())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.tirx import For, ForKind, PrimFunc
 
 _WRITES = 2
@@ -24,12 +24,14 @@ class Access:
     Attributes:
         writes: whether it writes to it, as far as can be seen.
         starts_anew: whether it may write elements without reading them first.
+        writes_all: whether it writes each element whatever happens, as far as can be seen.
         reads: whether it reads elements that it did not write before.
         by_pointer: whether a call gets its address: what that call does cannot be seen.
     """
 
     writes: bool
     starts_anew: bool
+    writes_all: bool
     reads: bool
     by_pointer: bool
 
@@ -45,6 +47,7 @@ class _Seen:
 
     def __init__(self, func: PrimFunc) -> None:
         self._aliases: dict[ir.Var, ir.Var] = {}
+        self._body = func.body
         self._blocks = nodes(func.body, s_tir.SBlock)
         for block in self._blocks:
             for match in block.match_buffers:
@@ -67,6 +70,7 @@ class _Seen:
         return Access(
             writes=bool(stores) or declared or any(mask & _WRITES for mask in masks),
             starts_anew=any(not self._loads_of(buffer, store.value) for store in stores),
+            writes_all=_covers(self._body, buffer, {}),
             reads=any(self._root(load.source).same_as(buffer) for load in self._loads),
             by_pointer=bool(self._calls_with(buffer, "tirx.buffer_data")),
         )
@@ -91,6 +95,51 @@ class _Seen:
         op = ir.Op.get(name)
         calls = [call for call in self._calls if op.same_as(call.op)]
         return [call for call in calls if any(v.same_as(buffer) for v in nodes(call, ir.Var))]
+
+
+def _covers(stmt: tirx.Stmt, buffer: ir.Var, extents: dict[ir.Var, Any]) -> bool:
+    """Whether a statement stores each element of a buffer.
+
+    Args:
+        stmt: a statement.
+        buffer: the buffer.
+        extents: of the loops around it, and of axes that run as such a loop does; all from 0.
+    """
+    if isinstance(stmt, tirx.SeqStmt):
+        return any(_covers(part, buffer, extents) for part in stmt.seq)
+    if isinstance(stmt, For):
+        plain = _is_zero(stmt.min) and stmt.step is None
+        return plain and _covers(stmt.body, buffer, {**extents, stmt.loop_var: stmt.extent})
+    if isinstance(stmt, s_tir.SBlockRealize):
+        if not (isinstance(stmt.predicate, tirx.IntImm) and bool(stmt.predicate.value)):
+            return False
+        axes = {
+            axis.var: axis.dom.extent
+            for axis, value in zip(stmt.block.iter_vars, stmt.iter_values)
+            if _is_zero(axis.dom.min)
+            and isinstance(value, ir.Var)
+            and value in extents
+            and _equal(axis.dom.extent, extents[value])
+        }
+        start = stmt.block.init if stmt.block.init is not None else stmt.block.body
+        return _covers(start, buffer, {**extents, **axes})
+    if not isinstance(stmt, tirx.BufferStore) or not stmt.buffer.same_as(buffer):
+        return False
+    indices = [index for index in stmt.indices if isinstance(index, ir.Var)]
+    return (
+        len({*indices}) == len(stmt.indices)
+        and all(index in extents for index in indices)
+        and all(_equal(extents[i], size) for i, size in zip(indices, buffer.ty.shape))
+    )
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, tirx.IntImm) and int(number) == 0
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Whether two sizes are the same, in whichever dtype."""
+    return bool(sym.Analyzer().can_prove_equal(left.astype("int64"), right.astype("int64")))
 
 
 def is_bound_to_threads(func: PrimFunc) -> bool:

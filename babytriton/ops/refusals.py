@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
-
-from babytriton.ops.table import Callee
-from babytriton.ops.value import DataDependent, NeedsConstant
 
 
 class Unsupported(Exception):
@@ -15,7 +10,7 @@ class Unsupported(Exception):
 
 
 class Mutation(Exception):
-    """The call writes to one of its arguments.
+    """The call changes a tensor in a way that the language has not.
 
     Attributes:
         instead: what the user can write.
@@ -66,38 +61,11 @@ class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
 
 
-REFUSALS: tuple[type[Exception], ...] = (
-    IllTyped,
-    Mutation,
-    RowError,
-    RowFailed,
-    Unavailable,
-    Unsupported,
-    UnsupportedDtype,
-    WrongDevice,
-    DataDependent,
-    NeedsConstant,
-    RecursionError,
-)
-"""What the frontend turns into messages."""
-
-
 def reason(error: Exception) -> str:
     """What an exception of TVM's says, without where in TVM it was raised."""
-    text = str(error).strip() or type(error).__name__
+    lines = [line for line in str(error).splitlines() if not line.startswith("#")]
+    text = " ".join("\n".join(lines).split()) or type(error).__name__
     text = re.sub(
         r"^Check failed: .*?(?: is false| \([^()]* vs\. [^()]*\) ?): ", "", text, flags=re.DOTALL
     )
     return re.sub(r"ir\.Op\(.*?name=\"([^\"]+)\".*?support_level=\d+\)", r"\1", text)
-
-
-def refuse_mutation(fn: Callee, kwargs: Mapping[str, Any]) -> None:
-    """Raise :class:`Mutation` for callables that write to an argument."""
-    name = getattr(fn, "__name__", "")
-    if kwargs.get("out") is not None:
-        raise Mutation("out=", "leave out= out and use the result")
-    if kwargs.get("inplace") is True:
-        raise Mutation("inplace=True", "leave inplace= out and use the result")
-    in_place = name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_")
-    if in_place or name in ("__setitem__", "setitem"):
-        raise Mutation(name, "compute a new tensor: y = x + 1 instead of x.add_(1)")

@@ -15,10 +15,10 @@ from tvm.ir import Expr
 
 from babytriton import errors
 from babytriton.ops import tensorir
-from babytriton.ops.refusals import REFUSALS, IllTyped, RowFailed, Unsupported, reason
+from babytriton.ops.refusals import IllTyped, RowFailed, Unsupported, reason
 from babytriton.ops.site import Site
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import Value
+from babytriton.ops.value import REFUSALS, Value
 
 
 @dataclass

@@ -14,9 +14,9 @@ from tvm.tirx import PrimFunc
 
 from babytriton.ops import primfunc
 from babytriton.ops.convention import as_kernel
-from babytriton.ops.refusals import REFUSALS, IllTyped, Unavailable, UnsupportedDtype, reason
+from babytriton.ops.refusals import IllTyped, Unavailable, UnsupportedDtype, reason
 from babytriton.ops.site import Site
-from babytriton.ops.value import NeedsConstant, Scalar, Value
+from babytriton.ops.value import REFUSALS, NeedsConstant, Scalar, Value
 from babytriton.types import TensorType, find_dtype
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def call_prim_func(
     func: PrimFunc,
     arguments: Sequence[Any],
     outputs: Sequence[int],
-    keeping: Sequence[int] = (),
 ) -> list[Value]:
     """Emit a call of a TensorIR function, which fuses with its neighbours where TVM can.
 
@@ -89,10 +88,9 @@ def call_prim_func(
         name: of the function, for messages and for the kernel.
         func: its parameters are buffers, whose sizes may be symbolic, and numbers.
         arguments: for each parameter a value or a number; ``None`` for an output that starts with
-            nothing in it. An output with an argument starts as a copy of it, if the function
-            reads it.
+            nothing in it. An output with an argument starts as a copy of it, unless the function
+            writes all of it without reading it.
         outputs: which parameters are written, in order.
-        keeping: those of them that keep what their argument held where nothing is written.
 
     Returns:
         The tensor that each output holds in the end, in memory of its own.
@@ -107,10 +105,11 @@ def call_prim_func(
     if device == "cpu" and primfunc.is_bound_to_threads(func):
         why = "its loops are the threads of a GPU, and the program runs on the CPU"
         raise Unavailable(why, "leave the loops unbound: they are scheduled for the target")
-    started = _started(func, arguments, outputs, keeping)
+    started = _started(func, arguments, outputs)
     if started and primfunc.is_scheduled(func, device):
-        why = f"it is scheduled already, and reads what `{func.params[started[0]].name}` held"
-        raise Unavailable(why, "leave its loops as they are: they are scheduled for the target")
+        kept = func.params[started[0]].name
+        why = f"it is scheduled already, and may need what `{kept}` held before"
+        raise Unavailable(why, f"leave `{kept}` out of the call, or its loops as they are")
     constants = _Match(name, func, arguments).constants
     try:
         plain, places = _fitted(func, constants, arguments)
@@ -130,16 +129,14 @@ def call_prim_func(
     parts = [made]
     if len(types) > 1:
         parts = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
-    return [Value(builder, part, type.meta()) for part, type in zip(parts, types)]
+    return [builder.value(part, type.meta()) for part, type in zip(parts, types)]
 
 
-def _started(
-    func: PrimFunc, arguments: Sequence[Any], outputs: Sequence[int], keeping: Sequence[int]
-) -> list[int]:
-    """The outputs that hold something before, which the function reads or leaves in part."""
+def _started(func: PrimFunc, arguments: Sequence[Any], outputs: Sequence[int]) -> list[int]:
+    """The outputs that hold something before, of which the function keeps or reads some."""
     access = primfunc.accesses(func)
     seen = {i: access[func.params[i]] for i in outputs if arguments[i] is not None}
-    return [i for i, use in seen.items() if i in keeping or use.reads or use.by_pointer]
+    return [i for i, use in seen.items() if use.reads or use.by_pointer or not use.writes_all]
 
 
 def _fitted(

@@ -343,6 +343,33 @@ def test_a_kernel_in_a_function() -> None:
     assert not pipeline.lower(x, 1.5).fallbacks
 
 
+def test_a_kernel_writes_into_the_callers_tensor() -> None:
+    @bt.jit("cpu")
+    def f(x, out):
+        scaled(x + 1, 2.0, out[1])
+        return out.sum()
+
+    x, out, expected = torch.rand(5), torch.zeros(3, 5), torch.zeros(3, 5)
+    torch.testing.assert_close(f(x, out), f.fn(x, expected))
+    torch.testing.assert_close(out, expected)
+
+
+def test_a_kernel_in_a_loop_of_the_function() -> None:
+    @bt.jit("cpu")
+    def f(x, steps):
+        out = torch.zeros_like(x)
+        for i in range(steps):
+            if x.sum() > 0:
+                scaled(x, 0.5, out)
+            else:
+                smooth(x, out)
+            x = out + 1 + i
+        return x
+
+    for x in (torch.rand(5), -torch.rand(5)):
+        torch.testing.assert_close(f(x, 3), f.fn(x, 3))
+
+
 def test_a_kernel_fuses_with_its_neighbours() -> None:
     @bt.jit("cpu")
     def f(x):

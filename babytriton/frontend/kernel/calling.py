@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from babytriton import errors
-from babytriton.frontend import beyond
 from babytriton.frontend.kernel.covering import covering
 from babytriton.frontend.kernel.lowering import Definition, Lowering, lower
 from babytriton.frontend.kernel.tensorir import Argument, Workspace, steps_of
 from babytriton.frontend.program import Hidden
 from babytriton.frontend.signature import Parameters, Signature
 from babytriton.ops.tensorir import call_prim_func
-from babytriton.ops.value import Scalar, Value, map_values, values_in
+from babytriton.ops.value import Scalar, Value, constant_needed, map_values, values_in
 from babytriton.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ def call(
         values = parameters.bind(args, kwargs)
     except TypeError as error:
         at.fail(errors.WrongArguments(at.span(node), name, str(error).splitlines()[-1].strip(" =")))
-    specs = [map_values(value, _spec) for value in values]
+    with at.program.blaming(at.span(node), name, (args, kwargs)):
+        specs = [map_values(value, _spec) for value in values]
     try:
         signature = Signature.of(parameters.names, specs)
     except TypeError as error:
@@ -71,8 +71,8 @@ def call(
             made = _run(at, kernel, lowering, values, written)
         else:
             made = _emit(at, name, lowering, inputs)
-    for value, contents in zip(written, made):
-        beyond.write(at, node, value, contents)
+        for value, contents in zip(written, made):
+            at.program.builder.call(torch.Tensor.copy_, (value, contents), {})
 
 
 def _emit(at: CodeGenerator, name: str, lowering: Lowering, inputs: list[Any]) -> list[Value]:
@@ -84,10 +84,7 @@ def _emit(at: CodeGenerator, name: str, lowering: Lowering, inputs: list[Any]) -
         for i, slot in enumerate(step.slots):
             assert isinstance(slot, (Argument, Workspace))
             arguments.append(None if i in step.overwritten else held.get(slot))
-        started = [i for i in step.written if arguments[i] is not None]
-        made = call_prim_func(
-            builder, step.name, step.function, arguments, step.written, keeping=started
-        )
+        made = call_prim_func(builder, step.name, step.function, arguments, step.written)
         for i, value in zip(step.written, made):
             slot = step.slots[i]
             assert isinstance(slot, (Argument, Workspace))
@@ -121,6 +118,8 @@ def _run(
 def _spec(value: Value) -> Any:
     """What stands for a value of the program in the kernel's signature."""
     if isinstance(value, Scalar):
+        if value.kind is not float:
+            raise constant_needed(value.kind.__name__, [value])
         return value.sample
     return Tensor(tuple(value.meta.shape), value.meta.dtype)
 
