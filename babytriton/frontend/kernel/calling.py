@@ -54,9 +54,8 @@ def call(
         signature = Signature.of(parameters.names, specs)
     except TypeError as error:
         at.fail(errors.WrongArguments(at.span(node), name, str(error).splitlines()[-1].strip(" =")))
-    at.program.trail.append(at.span(node))
-    lowering = lower(definition.fn, signature, definition.checks, tuple(at.program.trail))
-    at.program.trail.pop()
+    trail = (*at.program.trail, at.span(node))
+    lowering = lower(definition.fn, signature, definition.checks, trail)
     at.program.captures.guards += lowering.guards
     leaves = list(_leaves(values))
     inputs = [_input(at, x) if isinstance(x, Hidden) else leaves[x] for x in lowering.inputs]

@@ -26,9 +26,6 @@ from babytriton.frontend.signature import Signature, TensorSpec, rebuild
 from babytriton.frontend.source import Source, unbound
 from babytriton.types import TensorType
 
-_PASSES = 20
-"""The types of locals grow with what is assigned to them, a few times at most."""
-
 
 @dataclass(frozen=True)
 class Lowering:
@@ -89,21 +86,30 @@ def lower(
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
     """
+    try:
+        body = _settled(fn, signature, checks, trail)
+        return body.lowering(steps_of(body.program))
+    except CompileError:
+        raise
+    except Exception as error:  # RecursionError among them
+        raise errors.internal("lowering", error) from error
+
+
+def _settled(
+    fn: types.FunctionType, signature: Signature, checks: bool, trail: tuple[Span, ...]
+) -> _Body:
+    """The body of a kernel, once the types of its locals are known.
+
+    They grow with what is assigned to them, a few times at most.
+    """
     known: dict[tuple[Any, ...], ScalarType] = {}
     faults = 0
-    for _ in range(_PASSES):
+    while True:
         before = dict(known), faults
         body = _Body(fn, signature, known, checks, faults, trail)
         faults = len(body.program.faults)
         if (known, faults) == before:
-            break
-    try:
-        steps = steps_of(body.program)
-    except CompileError:
-        raise
-    except Exception as error:
-        raise errors.internal("lowering", error) from error
-    return body.lowering(steps)
+            return body
 
 
 class _Body:
@@ -132,15 +138,9 @@ class _Body:
         fault = buffer("fault", TensorType((max(1, faults),), torch.int64))
         generator = Generator(frame, captures, known, checks, fault)
         generator.trail.extend(trail)
-        try:
-            generator.enter(names)
-            if generator.run() is not None:
-                span = generator.span(source.node)
-                raise CompileError(kernel_errors.KernelReturns(span))
-        except CompileError:
-            raise
-        except RecursionError as error:
-            raise errors.internal("lowering", error) from error
+        generator.enter(names)
+        if generator.run() is not None:
+            raise CompileError(kernel_errors.KernelReturns(generator.span(source.node)), trail)
         self.captures = captures
         arguments, found = tuple(self.arguments), tuple(generator.faults)
         self.program = Program(fn.__name__, arguments, tuple(generator.out), found, fault)
