@@ -11,7 +11,7 @@ import tvm as _tvm  # noqa: E402, F401
 _sys.excepthook = _excepthook
 
 from babytriton.diagnostics import CompileError  # noqa: E402
-from babytriton.jit import JitFunction, jit  # noqa: E402
+from babytriton.jit import JitFunction, jit, register  # noqa: E402
 from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
 from babytriton.targets import Target  # noqa: E402
 from babytriton.tensor import Tensor  # noqa: E402
@@ -27,4 +27,5 @@ __all__ = [
     "Tensor",
     "__version__",
     "jit",
+    "register",
 ]

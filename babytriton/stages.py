@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from babytriton.frontend.program import Hidden, Input
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback, TorchCall
+from babytriton.ops.table import Callee, Op
 from babytriton.passes import pipeline
 from babytriton.runtime import cuda, executable, interop
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill, require_device
@@ -63,8 +64,9 @@ class Lowered:
         parameters: Parameters,
         signature: Signature,
         target: Target,
+        table: Mapping[Callee, Op],
     ) -> Lowered:
-        """Lower a function.
+        """Lower a function, with the given row for each torch callable.
 
         Raises:
             CompileError: the function cannot be compiled.
@@ -73,7 +75,7 @@ class Lowered:
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
             device = _device(signature, target)
-            found = lowering.lower(fn, signature, device)
+            found = lowering.lower(fn, signature, device, table)
         return cls(fn.__name__, parameters, signature, target, found, node)
 
     @property

@@ -15,28 +15,17 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import builtins
+from babytriton.frontend import beyond, builtins
 from babytriton.frontend.captures import Place
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
-from babytriton.ops import refusals, value
-from babytriton.ops.value import Method, Value, values_in
+from babytriton.ops.value import REFUSALS, Method, Value, values_in
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
-OURS = (
-    CompileError,
-    refusals.IllTyped,
-    refusals.Mutation,
-    refusals.RowError,
-    refusals.UnsupportedDtype,
-    refusals.WrongDevice,
-    value.DataDependent,
-    value.NeedsConstant,
-    RecursionError,
-)
+OURS: tuple[type[Exception], ...] = (CompileError, *REFUSALS)
 """What passes through plain Python on its way to becoming a message."""
 
 
@@ -101,9 +90,12 @@ def call(
         return _module(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
+    if beyond.is_beyond_torch(fn):
+        return beyond.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
-        return call(at, node, plain, args, kwargs)
+        with beyond.rows_of(at, fn):
+            return call(at, node, plain, args, kwargs)
     if _hashable(fn) and fn in builtins.ON_VALUES and values_in((args, kwargs)):
         return at.python(node, builtins.ON_VALUES[fn], *args, **kwargs)
     if fn in (bool, int, float) and len(args) == 1 and isinstance(args[0], Value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,9 @@ from babytriton.frontend.program import Input, Program
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source, unbound
-from babytriton.ops import TABLE
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
-from babytriton.ops.table import Op
+from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Value
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -91,7 +91,10 @@ class Lowering:
 
 
 def lower(
-    fn: types.FunctionType | types.MethodType, signature: Signature, device: torch.device
+    fn: types.FunctionType | types.MethodType,
+    signature: Signature,
+    device: torch.device,
+    table: Mapping[Callee, Op],
 ) -> Lowering:
     """Compile a Python function to Relax.
 
@@ -99,6 +102,7 @@ def lower(
         fn: a function, or a method with the object it is bound to.
         signature: of the arguments it is compiled for.
         device: what the program runs on.
+        table: the row of each torch callable.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
@@ -106,7 +110,7 @@ def lower(
     """
     source = Source.of(fn)
     function = unbound(fn)
-    program = Program(Builder(TABLE, device))
+    program = Program(Builder(table, device))
     entry = function.__name__ if function.__name__.isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None

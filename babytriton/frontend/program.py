@@ -17,7 +17,14 @@ from babytriton.frontend.scope import Scope
 from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
-from babytriton.ops.refusals import IllTyped, Mutation, UnsupportedDtype, WrongDevice
+from babytriton.ops.refusals import (
+    IllTyped,
+    Mutation,
+    RowFailed,
+    Unavailable,
+    UnsupportedDtype,
+    WrongDevice,
+)
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
 from babytriton.types import TensorType
 
@@ -141,6 +148,10 @@ class Program:
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
         except Mutation as error:
             self.fail(errors.Mutation(span, str(error), error.instead))
+        except RowFailed as error:
+            self.fail(errors.RowFailed(span, error.name, str(error)))
+        except Unavailable as error:
+            self.fail(errors.Unavailable(span, what, str(error), error.instead))
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:
