@@ -181,7 +181,7 @@ class JitFunction:
         self._check_annotations(values)
         while True:
             signature = Signature.of(self._parameters.names, values, self._static)
-            target = self.target or _target_of(signature)
+            target = self.target or target_of(signature)
             try:
                 return Lowered.of(
                     self.fn, self._parameters, signature, target, self._registry.table
@@ -265,7 +265,7 @@ def _as_function(fn: Any) -> Function:
     return fn
 
 
-def _target_of(signature: Signature) -> Target:
+def target_of(signature: Signature) -> Target:
     """The target for the device that the tensor arguments are on."""
     kind = "cpu"
     for leaf in signature.leaves():

@@ -74,7 +74,7 @@ class Lowered:
         """
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
-            device = _device(signature, target)
+            device = device_of(signature, target)
             found = lowering.lower(fn, signature, device, table)
         return cls(fn.__name__, parameters, signature, target, found, node)
 
@@ -105,7 +105,7 @@ class Lowered:
 
     def schedule(self) -> Scheduled:
         """Fuse operators into TensorIR functions and give each its loops."""
-        with executable.COMPILE_LOCK, _ours("scheduling"):
+        with executable.COMPILE_LOCK, ours("scheduling"):
             mod = pipeline.fuse_and_schedule(self.mod, self.target)
         return Scheduled(self, mod)
 
@@ -142,7 +142,7 @@ class Scheduled:
 
     def compile(self) -> Compiled:
         """Compile to machine code; for a GPU that is absent, to source."""
-        with _ours("code generation"):
+        with ours("code generation"):
             target = self.lowered.target.resolved()
             built = executable.build(self.mod, self.lowered.lowering.entry, target)
         return Compiled(self, built)
@@ -250,7 +250,7 @@ class _Runner:
 
     def __init__(self, compiled: Compiled) -> None:
         lowered = compiled.scheduled.lowered
-        self._device = _device(lowered.signature, lowered.target)
+        self._device = device_of(lowered.signature, lowered.target)
         self._launcher = Launcher(compiled.executable, self._device)
         self._result = lowered.lowering.result
         self._writes = lowered.lowering.writes
@@ -300,7 +300,7 @@ def _input(input: Input, paths: Sequence[str]) -> tuple[str, Callable[[Sequence[
     return paths[index], lambda leaves: leaves[index]
 
 
-def _device(signature: Signature, target: Target) -> torch.device:
+def device_of(signature: Signature, target: Target) -> torch.device:
     """The device to run on: that of the arguments, if it is one of the target's kind."""
     specs = [leaf.spec for leaf in signature.leaves()]
     devices = [spec.device for spec in specs if isinstance(spec, TensorSpec)]
@@ -309,7 +309,7 @@ def _device(signature: Signature, target: Target) -> torch.device:
 
 
 @contextmanager
-def _ours(stage: str) -> Iterator[None]:
+def ours(stage: str) -> Iterator[None]:
     """Whatever fails inside is not the user's: say so, in words that are not TVM's."""
     try:
         yield

@@ -17,6 +17,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import beyond, builtins
 from babytriton.frontend.captures import Place
+from babytriton.frontend.kernel import calling
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
@@ -92,6 +93,8 @@ def call(
         return _torch(at, node, fn, args, kwargs)
     if beyond.is_beyond_torch(fn):
         return beyond.call(at, node, fn, args, kwargs)
+    if hasattr(fn, "__babytriton_kernel__"):
+        return calling.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
         with beyond.rows_of(at, fn):

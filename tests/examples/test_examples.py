@@ -183,6 +183,33 @@ def user_tensorir(example: Run) -> None:
     torch.testing.assert_close(call_on_gpu(example.names["compiled"], (x, y)), x + (x + y))
 
 
+def tensorir(example: Run) -> None:
+    unscheduled, scheduled, cuda = re.split(r"scheduled for a GPU:|CUDA:", example.text)
+    assert "for i, j in T.grid(T.int64(2), T.int64(3)):" in unscheduled
+    assert 'thread="threadIdx.x"' in scheduled
+    assert cuda.count("__global__") == 1
+    torch.testing.assert_close(example.names["out"], torch.full((2, 3), 3.0))
+
+
+def stencil(example: Run) -> None:
+    example.shows("20 steps on the", "as torch says", "__global__", "blockIdx.x")
+
+
+def histogram(example: Run) -> None:
+    example.shows("counts: [", "error[BT120]", "counts[values[i]] += 1", "which has size 10")
+
+
+def mandelbrot(example: Run) -> None:
+    rows = example.text.splitlines()
+    assert len(rows) == 12
+    assert example.text.count("@") > 100
+    assert rows[5] == rows[7], "the set is symmetrical"
+
+
+def gemv(example: Run) -> None:
+    example.shows("gemv equals torch; scheduled by: Rowwise", "in a compiled function:", "gemv")
+
+
 CHECKS: dict[str, Callable[[Run], None]] = {
     "quickstart.py": quickstart,
     "inspect_stages.py": inspect_stages,
@@ -203,6 +230,11 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "baby_triton/exercise_2_meta_schedule.py": meta_schedule,
     "baby_triton/exercise_5_relax_functions.py": relax_functions,
     "baby_triton/exercise_6_user_tensorir.py": user_tensorir,
+    "baby_triton/exercise_8_tensorir.py": tensorir,
+    "kernels/gemv.py": gemv,
+    "kernels/histogram.py": histogram,
+    "kernels/mandelbrot.py": mandelbrot,
+    "kernels/stencil.py": stencil,
 }
 
 
