@@ -165,6 +165,29 @@ def meta_schedule(example: Run) -> None:
         torch.testing.assert_close(found, torch.relu(x @ w), rtol=1e-4, atol=1e-4)
 
 
+def if_else(example: Run) -> None:
+    before, after = example.text.split("after the passes")
+    assert "with R.dataflow()" not in before
+    assert "if gv" in before
+    assert "with R.dataflow()" in after
+    example.shows("every branch gives what Python gives", "error[BT019]: `out` may not be defined")
+    a, compiled = example.names["a"], example.names["compiled"]
+    for b in (a, -2 * a):
+        torch.testing.assert_close(call_on_gpu(compiled, (a, b)), example.names["choose"].fn(a, b))
+
+
+def loops(example: Run) -> None:
+    unrolled, halves = example.text.split("1,000,000 steps")
+    assert "fused_" in unrolled
+    example.shows("cls.steps(0, 1000000,", "(low + high) // 2", "cls.steps(62,")
+    example.shows("all give what Python gives; the last loop took 22 steps", "__global__")
+    a, compiled = example.names["a"], example.names["compiled"]
+    found, steps = call_on_gpu(compiled, (a * 100,))
+    expected, expected_steps = example.names["until"].fn(a * 100)
+    torch.testing.assert_close(found, expected)
+    assert steps == expected_steps
+
+
 def relax_functions(example: Run) -> None:
     example.shows("R.add(a, b)", "R.sigmoid(out)", "one kernel: fused_", "__global__", "expf(")
     example.shows("both give what torch gives", "error[BT003]: `relax.op.matmul`", "^^^^^^")
@@ -228,6 +251,8 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "baby_triton/13_fusion.py": fusion,
     "baby_triton/exercise_1_multiplication.py": multiplication,
     "baby_triton/exercise_2_meta_schedule.py": meta_schedule,
+    "baby_triton/exercise_3_if_else.py": if_else,
+    "baby_triton/exercise_4_loops.py": loops,
     "baby_triton/exercise_5_relax_functions.py": relax_functions,
     "baby_triton/exercise_6_user_tensorir.py": user_tensorir,
     "baby_triton/exercise_8_tensorir.py": tensorir,
