@@ -333,6 +333,21 @@ class NamedSize(CallDiagnostic):
     given: str
 
 
+# ---------------------------------------------------------------- while running
+
+
+@dataclass(frozen=True)
+class AssertionFailed(Diagnostic):
+    code = "BT130"
+    title = "an assertion does not hold"
+    label = "{why}"
+    why: str
+
+    def error(self) -> AssertionError:
+        """The exception to raise."""
+        return AssertionError(self.render())
+
+
 # ---------------------------------------------------------------- devices and tools
 
 

@@ -16,6 +16,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
+from babytriton.frontend import effects
 from babytriton.frontend.captures import Place
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
@@ -96,6 +97,8 @@ def call(
         return _getattr(at, node, *args)
     if isinstance(fn, functools.partial):
         return call(at, node, fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
+    if effects.is_effect(fn):
+        return effects.emit(at, node, fn, args, kwargs)
     if isinstance(fn, LocalFunction):
         return _inline_local(at, node, fn, args, kwargs)
     if isinstance(fn, torch.nn.Module):
@@ -226,10 +229,8 @@ def _python(
     owner = getattr(fn, "__self__", None)
     if name in _MUTATORS and at.program.captures.is_outside(owner):
         at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))
-    if fn is print and values_in((args, kwargs)):
-        why = "a tensor's numbers are known only at run time"
-        instead = "print the result outside, or set BABYTRITON_INTERPRET=1 while debugging"
-        at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
+    if effects.defers(fn, (args, kwargs)):
+        return value.Text(fn, *args, **kwargs)
     if values_in((args, kwargs)) and not _takes_values(fn):
         why = f"{_module_of(fn) or 'it'} works on numbers, not on the program's tensors"
         instead = "use torch's function of that name, or return the tensor and call it outside"
@@ -271,6 +272,7 @@ def _sum(items: Any, start: Any = 0) -> Any:
 
 
 _BUILTINS: dict[Any, Callable[..., Any]] = {
+    **{fn: effects.text_of(fn) for fn in (str, repr, ascii, format)},
     abs: operator.abs,
     isinstance: _isinstance,
     pow: operator.pow,

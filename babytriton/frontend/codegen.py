@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import operator
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -21,7 +20,8 @@ from babytriton.frontend.captures import Place
 from babytriton.frontend.control_flow import ControlFlow
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
-from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
+from babytriton.frontend.texts import Texts
+from babytriton.ops.value import NeedsConstant, Scalar, Text, Value, values_in
 
 
 class Returned(Exception):
@@ -33,7 +33,7 @@ class Returned(Exception):
         self.node = node
 
 
-class CodeGenerator(Assignments, ControlFlow):
+class CodeGenerator(Assignments, ControlFlow, Texts):
     """Compiles one function body into the program."""
 
     def run(self) -> Any:
@@ -61,11 +61,6 @@ class CodeGenerator(Assignments, ControlFlow):
 
     def visit_Pass(self, node: ast.Pass) -> None:
         pass
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        if not self.truth(node.test, self.visit(node.test)):
-            why = "" if node.msg is None else str(self.visit(node.msg))
-            self.fail(errors.PythonError(self.span(node), "AssertionError", why or "it is false"))
 
     def visit_Raise(self, node: ast.Raise) -> NoReturn:
         raised = None if node.exc is None else self.visit(node.exc)
@@ -130,10 +125,13 @@ class CodeGenerator(Assignments, ControlFlow):
         found: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values):
             if key is None:
-                found.update(self.visit(value))
+                found.update(self.python(value, dict, self.visit(value)))
             else:
-                found[self.visit(key)] = self.visit(value)
+                self.python(key, operator.setitem, found, self.visit(key), self.visit(value))
         return found
+
+    def visit_Set(self, node: ast.Set) -> set[Any]:
+        return set(self.python(node, set, self._items(node.elts)))
 
     def _items(self, nodes: list[ast.expr]) -> list[Any]:
         found: list[Any] = []
@@ -144,21 +142,10 @@ class CodeGenerator(Assignments, ControlFlow):
                 found.append(self.visit(node))
         return found
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> str:
-        return "".join(str(self.visit(part)) for part in node.values)
-
-    def visit_FormattedValue(self, node: ast.FormattedValue) -> str:
-        value = self.visit(node.value)
-        if values_in(value):
-            self.fail(errors.DataDependent(self.span(node), "a formatted string"))
-        convert: dict[int, Callable[[Any], Any]] = {115: str, 114: repr, 97: ascii}
-        if node.conversion in convert:
-            value = convert[node.conversion](value)
-        spec = "" if node.format_spec is None else self.visit(node.format_spec)
-        return str(self.python(node, format, value, spec))
-
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         left, right = self.visit(node.left), self.visit(node.right)
+        if isinstance(node.op, ast.Mod) and isinstance(left, str) and values_in(right):
+            return Text(operator.mod, left, right)
         return self.emit(node, OPERATORS[type(node.op)], left, right)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
@@ -244,7 +231,15 @@ class CodeGenerator(Assignments, ControlFlow):
         kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.visit(keyword.value)
-            kwargs.update(value if keyword.arg is None else {keyword.arg: value})
+            if keyword.arg is None:
+                given = self.python(keyword.value, _keywords, value)
+            else:
+                given = {keyword.arg: value}
+            twice = next((name for name in given if name in kwargs), None)
+            if twice is not None:
+                why = f"got multiple values for keyword argument '{twice}'"
+                self.fail(errors.WrongArguments(self.span(node), _called(fn), why))
+            kwargs.update(given)
         return calls.call(self, node, fn, args, kwargs)
 
     def visit_Lambda(self, node: ast.Lambda) -> calls.LocalFunction:
@@ -261,6 +256,17 @@ class CodeGenerator(Assignments, ControlFlow):
 def _is_scalar_tensor(value: Any) -> bool:
     tensor = isinstance(value, Value) and not isinstance(value, Scalar)
     return tensor and value.meta.ndim == 0
+
+
+def _keywords(mapping: Any) -> dict[str, Any]:
+    """What ``**mapping`` passes on."""
+    if not hasattr(mapping, "keys"):
+        raise TypeError(f"argument after ** must be a mapping, not {type(mapping).__name__}")
+    return dict(**mapping)
+
+
+def _called(fn: Any) -> str:
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _named(owner: Any) -> str:

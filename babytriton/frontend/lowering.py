@@ -25,7 +25,7 @@ from babytriton.ops import TABLE
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Op
-from babytriton.ops.value import NeedsConstant, Scalar, Value
+from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -110,7 +110,7 @@ def lower(
     if failure is not None:
         raise errors.internal("lowering", failure) from failure
     return Lowering(
-        builder.get(),
+        _module(builder, program),
         entry,
         tuple(program.inputs),
         result,
@@ -118,6 +118,20 @@ def lower(
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
     )
+
+
+def _module(builder: IRBuilder, program: Program) -> IRModule:
+    """The finished module; whether its one function is pure is known only now."""
+    mod = builder.get()
+    if program.builder.is_pure:
+        return mod
+    functions = {
+        var: relax.Function(fn.params, fn.body, fn.ret_ty, is_pure=False, attrs=fn.attrs)
+        if isinstance(fn, relax.Function)
+        else fn
+        for var, fn in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _body(
@@ -164,6 +178,9 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
     def structure(item: Any) -> Any:
         if isinstance(item, Value):
             return leaf(item)
+        if isinstance(item, Text):
+            with program.blaming(span, "return", (item,)):
+                item.refuse()
         if type(item) in (list, tuple) or hasattr(item, "_fields"):
             items = [structure(part) for part in item]
             return type(item)(*items) if hasattr(item, "_fields") else type(item)(items)

@@ -18,7 +18,7 @@ from babytriton.ops.meta import replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import RowError, Unsupported, refuse_mutation
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
+from babytriton.ops.value import NeedsConstant, Scalar, Value, map_values, values_in
 from babytriton.types import TensorType
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
@@ -43,6 +43,8 @@ class Builder:
         """Told of each fallback as its parameter is declared."""
         self.rows: list[Op] = []
         """Every row that built Relax, in order of use."""
+        self.is_pure = True
+        """Whether the program does nothing but compute its results."""
         self._depth = 0
         self.names: dict[str, int] = {}
         """How many more functions of the program would have had each name."""
@@ -243,19 +245,37 @@ class Builder:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
         call = TorchCall(fn, args, kwargs, tuple(TensorType.of(meta) for meta in metas))
-        parameter = R.arg(f"torch_{name}_{len(self.fallbacks)}", relax.ObjectType())
-        self.on_torch_call(call)
+        operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
         self.fallbacks.append(Fallback(name, reason, self.span))
         types = [relax_type(type) for type in call.results]
         results = R.emit(
-            relax.op.call_pure_packed(
-                TORCH_CALL,
-                parameter,
-                *(value.expr for value in values),
-                ty_args=[relax.TupleType(types)],
-            )
+            relax.op.call_pure_packed(TORCH_CALL, *operands, ty_args=[relax.TupleType(types)])
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+
+    def effect(
+        self, name: str, fn: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Emit a call for what it does: at each run, in the order of the program.
+
+        Args:
+            name: of the call.
+            fn: takes the arguments, with real tensors and strings for the values and texts.
+            args: values, texts and Python objects, nested in tuples, lists and dicts.
+            kwargs: likewise.
+        """
+        # As they are now: a list among them may grow before the program runs.
+        args, kwargs = map_values((args, kwargs), lambda value: value)
+        operands = self._operands(TorchCall(fn, args, kwargs, ()), self.unique(name))
+        # Unlike call_pure_packed, no pass may remove this call or move it past another.
+        R.emit(relax.Call(relax.ExternFunc(TORCH_CALL), operands, ty_args=[relax.TupleType([])]))
+        self.is_pure = False
+
+    def _operands(self, call: TorchCall, name: str) -> list[relax.Expr]:
+        """What the packed function of a call takes: the call, a parameter, and its values."""
+        parameter = R.arg(name, relax.ObjectType())
+        self.on_torch_call(call)
+        return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
 
 
 def _storage(meta: torch.Tensor) -> int:

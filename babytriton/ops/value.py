@@ -69,6 +69,12 @@ class Value:
 
     __index__ = __int__
 
+    def __str__(self) -> str:
+        raise DataDependent("a formatted string")
+
+    def __format__(self, spec: str) -> str:
+        raise DataDependent("a formatted string")
+
     def __len__(self) -> int:
         return len(self.meta)
 
@@ -110,6 +116,46 @@ class Scalar(Value):
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _constant
 
 
+class Text:
+    """A string that shows numbers of the program, so that it is known only at run time.
+
+    It may be joined to other strings and printed. Whatever needs its characters while compiling
+    raises :class:`DataDependent`, or :class:`NeedsConstant` where constants would do.
+
+    Args:
+        make: makes the string from the arguments, once the values in them are real.
+    """
+
+    def __init__(self, make: Callable[..., str], *args: Any, **kwargs: Any) -> None:
+        self.make = make
+        self.args = args
+        self.kwargs = kwargs
+
+    def refuse(self, *_: Any) -> Any:
+        """Say that the characters are not known."""
+        values = values_in(self)
+        if all(isinstance(value, Scalar) for value in values):
+            raise NeedsConstant(frozenset().union(*(value.arguments for value in values)))
+        raise DataDependent("a formatted string")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
+    def __add__(self, other: Any) -> Any:
+        return Text(operator.add, self, other) if isinstance(other, (str, Text)) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Text(operator.add, other, self) if isinstance(other, str) else NotImplemented
+
+    def __repr__(self) -> str:
+        return "a formatted string"
+
+    __str__ = __format__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __mul__ = __mod__ = refuse
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of a tensor of the program, bound to it."""
@@ -138,9 +184,11 @@ class NeedsConstant(Exception):
 
 
 def values_in(tree: Any) -> list[Value]:
-    """The values in nested tuples, lists, dicts and slices, in order."""
+    """The values in nested tuples, lists, dicts, slices and texts, in order."""
     if isinstance(tree, Value):
         return [tree]
+    if isinstance(tree, Text):
+        return values_in((tree.args, tree.kwargs))
     if isinstance(tree, (tuple, list)):
         return [value for item in tree for value in values_in(item)]
     if isinstance(tree, dict):
@@ -151,17 +199,38 @@ def values_in(tree: Any) -> list[Value]:
 
 
 def map_values(tree: Any, fn: Callable[[Value], Any]) -> Any:
-    """The same nested tuples, lists, dicts and slices with ``fn`` applied to each value."""
-    if isinstance(tree, Value):
-        return fn(tree)
+    """The same nested tuples, lists, dicts, slices and texts with ``fn`` applied to each value."""
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, Text):
+            args, kwargs = map_values((item.args, item.kwargs), fn)
+            return Text(item.make, *args, **kwargs)
+        return fn(item) if isinstance(item, Value) else item
+
+    return _map(tree, leaf)
+
+
+def written(tree: Any) -> Any:
+    """The same nested tuples, lists, dicts and slices with a string for each text of real values."""
+
+    def leaf(item: Any) -> Any:
+        if not isinstance(item, Text):
+            return item
+        args, kwargs = written((item.args, item.kwargs))
+        return item.make(*args, **kwargs)
+
+    return _map(tree, leaf)
+
+
+def _map(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(tree, (tuple, list)):
-        items = [map_values(item, fn) for item in tree]
+        items = [_map(item, leaf) for item in tree]
         return _like_sequence(tree, items)
     if isinstance(tree, dict):
-        return {key: map_values(item, fn) for key, item in tree.items()}
+        return {key: _map(item, leaf) for key, item in tree.items()}
     if isinstance(tree, slice):
-        return slice(*(map_values(x, fn) for x in (tree.start, tree.stop, tree.step)))
-    return tree
+        return slice(*(_map(x, leaf) for x in (tree.start, tree.stop, tree.step)))
+    return leaf(tree)
 
 
 def _like_sequence(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
