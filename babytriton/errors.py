@@ -19,7 +19,9 @@ class UnsupportedSyntax(Diagnostic):
     code = "BT001"
     title = "unsupported syntax"
     label = "`{node}` is not in the language"
+    hint = "{instead}"
     node: str
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,9 @@ class CannotUnpack(Diagnostic):
 @dataclass(frozen=True)
 class TooDeep(Diagnostic):
     code = "BT014"
-    title = "`{function}` calls itself without end"
-    label = "more than {depth} functions are inlined into each other here"
+    title = "calls nest too deep"
+    label = "`{function}` is call {depth} inside the others"
+    hint = "calls are inlined while compiling: call fewer functions from each other"
     function: str
     depth: int
 
@@ -179,6 +182,37 @@ class OtherDevice(Diagnostic):
     hint = "leave device= out, or pass x.device"
     wanted: str
     given: str
+
+
+@dataclass(frozen=True)
+class Recursion(Diagnostic):
+    code = "BT060"
+    title = "recursion without an end"
+    label = "{cycle}, {depth} calls deep"
+    hint = "recursion is unrolled while compiling: let constants end it within {depth} calls, or loop"
+    cycle: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class UnsupportedContext(Diagnostic):
+    code = "BT061"
+    title = "unsupported `with` block"
+    label = "`{manager}` has no meaning in a compiled function"
+    hint = "{instead}"
+    manager: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class OutsideEffect(Diagnostic):
+    code = "BT062"
+    title = "`{function}` cannot be compiled"
+    label = "{why}"
+    hint = "{instead}"
+    function: str
+    why: str
+    instead: str
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import operator
@@ -16,9 +17,8 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import effects
+from babytriton.frontend import effects, outside
 from babytriton.frontend.captures import Place
-from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
 from babytriton.ops import refusals, value
@@ -50,8 +50,13 @@ class LocalFunction:
     defaults: Sequence[Any]
     keyword_defaults: Sequence[Any]
 
+    wraps: str | None = None
+    """The name it has taken over by ``functools.wraps``."""
+
     @property
     def __name__(self) -> str:
+        if self.wraps is not None:
+            return self.wraps
         return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
 
     def signature(self) -> inspect.Signature:
@@ -74,6 +79,8 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
         if isinstance(found, Method) and found.fn is torch.Tensor.item:
             at.fail(errors.DataDependent(at.span(node), "item"))
         return found
+    if isinstance(owner, LocalFunction):
+        return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
         return call(at, node, described.fget, (owner,), {})
@@ -97,6 +104,14 @@ def call(
         return _getattr(at, node, *args)
     if isinstance(fn, functools.partial):
         return call(at, node, fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
+    if isinstance(fn, types.FunctionType) and "_torchdynamo_orig_callable" in vars(fn):
+        # torch.compile means what the function behind it means.
+        return call(at, node, vars(fn)["_torchdynamo_orig_callable"], args, kwargs)
+    if fn is functools.update_wrapper and args and isinstance(args[0], LocalFunction):
+        return _wrapping(*args, **kwargs)
+    refused = outside.refusal(fn)
+    if refused is not None:
+        at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *refused))
     if effects.is_effect(fn):
         return effects.emit(at, node, fn, args, kwargs)
     if isinstance(fn, LocalFunction):
@@ -147,7 +162,7 @@ def inline(
         source = Source.of(fn)
     except CompileError:
         at.fail(errors.NoSource(at.span(node), fn.__qualname__))
-    return _run(at, node, source, Scope(names, fn=fn), fn.__name__)
+    return _run(at, node, fn, source, Scope(names, fn=fn))
 
 
 def _inline_local(
@@ -161,18 +176,12 @@ def _inline_local(
     bound.apply_defaults()
     home = fn.home.source
     source = Source(home.path, fn.node, home.text)
-    return _run(at, node, source, Scope(dict(bound.arguments), fn.home.scope), fn.__name__)
+    return _run(at, node, fn, source, Scope(dict(bound.arguments), fn.home.scope))
 
 
-def _run(at: CodeGenerator, node: ast.AST, source: Source, scope: Scope, name: str) -> Any:
-    trail = at.program.trail
-    if len(trail) >= MAX_DEPTH:
-        at.fail(errors.TooDeep(at.span(node), name, MAX_DEPTH))
-    trail.append(at.span(node))
-    try:
+def _run(at: CodeGenerator, node: ast.AST, fn: Any, source: Source, scope: Scope) -> Any:
+    with at.program.inside(fn, at.span(node)):
         return type(at)(at.program, source, scope).run()
-    finally:
-        trail.pop()
 
 
 def _bind(
@@ -231,6 +240,10 @@ def _python(
         at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))
     if effects.defers(fn, (args, kwargs)):
         return value.Text(fn, *args, **kwargs)
+    if isinstance(fn, functools._lru_cache_wrapper) and values_in((args, kwargs)):
+        why = "functools.lru_cache keeps results from call to call, a program does not"
+        instead = f"call the function behind it: {name}.__wrapped__"
+        at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
     if values_in((args, kwargs)) and not _takes_values(fn):
         why = f"{_module_of(fn) or 'it'} works on numbers, not on the program's tensors"
         instead = "use torch's function of that name, or return the tensor and call it outside"
@@ -254,6 +267,11 @@ def _super(at: CodeGenerator, node: ast.AST) -> Any:
     if place is None or not parameters:
         at.fail(errors.PythonError(at.span(node), "RuntimeError", "super(): no arguments"))
     return super(place.read(), at.scope.local(parameters[0].arg))
+
+
+def _wrapping(wrapper: LocalFunction, wrapped: Any, **_: Any) -> LocalFunction:
+    """``functools.wraps``, of which a program can see the name."""
+    return dataclasses.replace(wrapper, wraps=wrapped.__name__)
 
 
 def _isinstance(item: Any, kinds: Any) -> bool:
@@ -283,7 +301,8 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
 
 _MUTATORS = frozenset(
     {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"}
-    | {"update", "setdefault", "popitem"}
+    | {"update", "setdefault", "popitem", "add", "discard"}
+    | {"appendleft", "extendleft", "popleft", "rotate"}
 )
 _PYTHON_MODULES = ("builtins", "collections", "dataclasses", "functools", "itertools", "math")
 

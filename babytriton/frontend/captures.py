@@ -90,6 +90,7 @@ class Captures:
             return self._lift_container(place, value)
         if isinstance(value, (set, frozenset, collections.deque)):
             self.guards.append(Guard(place, _equal_to(copy.copy(value))))
+            self._outside[id(value)] = value
             return value
         if isinstance(value, _CONSTANTS):
             self.guards.append(Guard(place, _equal_to(value)))

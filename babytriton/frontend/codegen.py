@@ -15,8 +15,8 @@ import torch
 
 from babytriton import errors
 from babytriton.frontend import calls
-from babytriton.frontend.assignment import Assignments
 from babytriton.frontend.captures import Place
+from babytriton.frontend.contexts import Contexts
 from babytriton.frontend.control_flow import ControlFlow
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
@@ -33,7 +33,7 @@ class Returned(Exception):
         self.node = node
 
 
-class CodeGenerator(Assignments, ControlFlow, Texts):
+class CodeGenerator(ControlFlow, Contexts, Texts):
     """Compiles one function body into the program."""
 
     def run(self) -> Any:
@@ -42,7 +42,7 @@ class CodeGenerator(Assignments, ControlFlow, Texts):
         if isinstance(node, ast.Lambda):
             return self.visit(node.body)
         if isinstance(node, ast.AsyncFunctionDef):
-            self.fail(errors.UnsupportedSyntax(self.span(node), "async def"))
+            self.generic_visit(node)
         try:
             for statement in node.body:
                 self.visit(statement)
@@ -85,9 +85,11 @@ class CodeGenerator(Assignments, ControlFlow, Texts):
             self.scope.bind(alias.asname or alias.name, self.program.captures.lift(place, found))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.decorator_list:
-            self.fail(errors.UnsupportedSyntax(self.span(node.decorator_list[0]), "decorator"))
-        self.scope.bind(node.name, self._closure(node))
+        decorators = [(self.visit(decorator), decorator) for decorator in node.decorator_list]
+        fn: Any = self._closure(node)
+        for decorator, place in reversed(decorators):
+            fn = calls.call(self, place, decorator, (fn,), {})
+        self.scope.bind(node.name, fn)
 
     # ------------------------------------------------------------ names
 
@@ -214,8 +216,10 @@ class CodeGenerator(Assignments, ControlFlow, Texts):
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         owner, index = self.visit(node.value), self.visit(node.slice)
-        found = self.emit(node, operator.getitem, owner, index)
-        if isinstance(owner, (Value, list, dict, tuple, str)):
+        if isinstance(owner, Value):
+            return self.emit(node, operator.getitem, owner, index)
+        found = self.python(node, operator.getitem, owner, index)
+        if isinstance(owner, (list, dict, tuple, str)):
             return found
         # An object of the user's: what it holds may be another thing at the next call.
         place = self.program.captures.item_place(owner, index)

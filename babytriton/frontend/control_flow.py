@@ -13,9 +13,6 @@ _INSTEAD = {
     "for": "write the steps out, or use one operator over a whole dimension",
     "while": "a fixed number of steps can be written out",
     "comprehension": "write the items out",
-    "with": "leave it out; compiled functions record no gradients",
-    "try": "leave it out; errors are found before the function runs",
-    "match": "use torch.where for a choice by element",
 }
 
 
@@ -30,15 +27,6 @@ class ControlFlow(Visitor):
 
     def visit_While(self, node: ast.While) -> NoReturn:
         self._control_flow(node, "while")
-
-    def visit_With(self, node: ast.With) -> NoReturn:
-        self._control_flow(node, "with")
-
-    def visit_Try(self, node: ast.Try) -> NoReturn:
-        self._control_flow(node, "try")
-
-    def visit_Match(self, node: ast.AST) -> NoReturn:
-        self._control_flow(node, "match")
 
     def visit_ListComp(self, node: ast.ListComp) -> NoReturn:
         self._control_flow(node, "comprehension")

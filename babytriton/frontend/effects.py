@@ -23,6 +23,11 @@ _LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 _FUNCTIONS: frozenset[Any] = frozenset(
     {print, warnings.warn, *(getattr(logging, name) for name in _LEVELS)}
 )
+# By name: importing torch._dynamo, which torch does by itself, wraps the first.
+_TORCH_FUNCTIONS = frozenset(
+    {"torch.random.manual_seed", "torch.cuda.random.manual_seed"}
+    | {"torch.cuda.random.manual_seed_all", "torch.cuda.synchronize"}
+)
 _METHODS: frozenset[Any] = frozenset(getattr(logging.Logger, name) for name in _LEVELS)
 
 
@@ -30,7 +35,9 @@ def is_effect(fn: Any) -> bool:
     """Whether a callable reports something, and so belongs to the run and not to compiling."""
     if isinstance(fn, types.MethodType):
         return fn.__func__ in _METHODS
-    return isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)) and fn in _FUNCTIONS
+    if not isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)):
+        return False
+    return fn in _FUNCTIONS or f"{fn.__module__}.{fn.__name__}" in _TORCH_FUNCTIONS
 
 
 def emit(

@@ -44,6 +44,9 @@ class Program:
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
     trail: list[Span] = field(default_factory=list)
+    """The calls that are being inlined, outermost first."""
+    callees: list[Any] = field(default_factory=list)
+    """The function that each of them calls."""
     names: set[str] = field(default_factory=set)
     _named: list[Value] = field(default_factory=list)
 
@@ -95,6 +98,30 @@ class Program:
             candidate, count = f"{name}_{count}", count + 1
         self.names.add(candidate)
         return candidate
+
+    @contextlib.contextmanager
+    def inside(self, fn: Any, span: Span) -> Iterator[None]:
+        """Compile the body of a function that is called at ``span``.
+
+        Raises:
+            CompileError: that is too deep.
+        """
+        if len(self.callees) >= MAX_DEPTH:
+            starts = [i for i, callee in enumerate(self.callees) if callee is fn]
+            if not starts:
+                self.fail(errors.TooDeep(span, fn.__name__, MAX_DEPTH + 1))
+            names = [f"`{callee.__name__}`" for callee in self.callees[starts[-1] :]]
+            verb = "calls itself" if len(names) == 1 else "call each other"
+            found = errors.Recursion(span, f"{_and(names)} {verb}", MAX_DEPTH)
+            # Every further round would say the same again.
+            raise CompileError(found, tuple(self.trail[: starts[0] + len(names)]))
+        self.trail.append(span)
+        self.callees.append(fn)
+        try:
+            yield
+        finally:
+            self.trail.pop()
+            self.callees.pop()
 
     def fail(self, diagnostic: Diagnostic) -> NoReturn:
         """Raise a message about the user's code."""

@@ -211,7 +211,7 @@ def map_values(tree: Any, fn: Callable[[Value], Any]) -> Any:
 
 
 def written(tree: Any) -> Any:
-    """The same nested tuples, lists, dicts and slices with a string for each text of real values."""
+    """The same nested tuples, lists, dicts and slices with the string of each text filled in."""
 
     def leaf(item: Any) -> Any:
         if not isinstance(item, Text):
