@@ -103,7 +103,7 @@ class PythonError(Diagnostic):
 class UnsupportedDtype(Diagnostic):
     code = "BT010"
     title = "unsupported dtype"
-    label = "this gives a tensor of {dtype}"
+    label = "this is a tensor of {dtype}"
     hint = "kernels hold float64, float32, float16, bfloat16, int64 to int8, uint8 and bool"
     dtype: str
 
@@ -189,7 +189,9 @@ class Recursion(Diagnostic):
     code = "BT060"
     title = "recursion without an end"
     label = "{cycle}, {depth} calls deep"
-    hint = "recursion is unrolled while compiling: let constants end it within {depth} calls, or loop"
+    hint = (
+        "recursion is unrolled while compiling: let constants end it within {depth} calls, or loop"
+    )
     cycle: str
     depth: int
 
@@ -299,7 +301,7 @@ class ArgumentRequiresGrad(CallDiagnostic):
     code = "BT106"
     title = "`{name}` requires grad"
     label = "the compiled function has no gradient, the result would be cut off from it"
-    hint = "pass {name}.detach(), or call under torch.no_grad()"
+    hint = "use {name}.detach(), or call under torch.no_grad()"
     exception = ValueError
     name: str
 

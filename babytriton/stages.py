@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tvm.tirx import PrimFunc
 from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
+from babytriton.frontend.callee import name_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.program import Hidden, Input
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
@@ -59,7 +59,7 @@ class Lowered:
     @classmethod
     def of(
         cls,
-        fn: types.FunctionType | types.MethodType,
+        fn: Callable[..., Any],
         parameters: Parameters,
         signature: Signature,
         target: Target,
@@ -74,7 +74,7 @@ class Lowered:
             node = Source.of(fn).node
             device = _device(signature, target)
             found = lowering.lower(fn, signature, device)
-        return cls(fn.__name__, parameters, signature, target, found, node)
+        return cls(name_of(fn), parameters, signature, target, found, node)
 
     @property
     def mod(self) -> IRModule:

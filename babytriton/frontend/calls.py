@@ -17,7 +17,8 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import effects, outside
+from babytriton.frontend import effects, modules, outside
+from babytriton.frontend.callee import behind, signature_of
 from babytriton.frontend.captures import Place
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
@@ -83,12 +84,16 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
         return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
-        return call(at, node, described.fget, (owner,), {})
+        return inline(at, node, described.fget, (owner,), {})
     found = getattr(owner, name)
+    captures = at.program.captures
     if isinstance(found, (types.MethodType, types.BuiltinMethodType)):
+        captures.watch_method(owner, name, found)
         return found
-    place = at.program.captures.attribute_place(owner, name)
-    return at.program.captures.lift(place, found)
+    place = None
+    if isinstance(owner, torch.nn.Module):
+        place = modules.place_of(owner, captures.path_of(owner) or type(owner).__name__, name)
+    return captures.lift(place or captures.attribute_place(owner, name), found)
 
 
 def call(
@@ -96,6 +101,7 @@ def call(
 ) -> Any:
     """Compile a call of whatever ``fn`` is."""
     args, kwargs = tuple(args), dict(kwargs)
+    fn = behind(fn)
     if isinstance(fn, Method):
         return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
     if fn is super and not args:
@@ -103,10 +109,8 @@ def call(
     if fn is getattr and len(args) > 1 and isinstance(args[1], str):
         return _getattr(at, node, *args)
     if isinstance(fn, functools.partial):
-        return call(at, node, fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
-    if isinstance(fn, types.FunctionType) and "_torchdynamo_orig_callable" in vars(fn):
-        # torch.compile means what the function behind it means.
-        return call(at, node, vars(fn)["_torchdynamo_orig_callable"], args, kwargs)
+        held = _held(at, fn)
+        return call(at, node, fn.func, (*held[0], *args), {**held[1], **kwargs})
     if fn is functools.update_wrapper and args and isinstance(args[0], LocalFunction):
         return _wrapping(*args, **kwargs)
     refused = outside.refusal(fn)
@@ -117,12 +121,9 @@ def call(
     if isinstance(fn, LocalFunction):
         return _inline_local(at, node, fn, args, kwargs)
     if isinstance(fn, torch.nn.Module):
-        return _module(at, node, fn, args, kwargs)
+        return modules.call(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
-    plain = getattr(fn, "__babytriton_function__", None)
-    if plain is not None:
-        return call(at, node, plain, args, kwargs)
     if _hashable(fn) and fn in _BUILTINS and values_in((args, kwargs)):
         return at.python(node, _BUILTINS[fn], *args, **kwargs)
     if isinstance(fn, types.MethodType):
@@ -149,7 +150,7 @@ def inline(
     kwargs: dict[str, Any],
 ) -> Any:
     """Compile the body of a Python function in place of a call of it."""
-    signature = inspect.signature(fn, follow_wrapped=False)
+    signature = signature_of(fn)
     bound = _bind(at, node, signature, fn.__name__, args, kwargs)
     given = set(bound.arguments)
     bound.apply_defaults()
@@ -180,7 +181,9 @@ def _inline_local(
 
 
 def _run(at: CodeGenerator, node: ast.AST, fn: Any, source: Source, scope: Scope) -> Any:
-    with at.program.inside(fn, at.span(node)):
+    # A call of the whole program, such as of a module, stands in no line of the user's.
+    span = None if node is at.source.node else at.span(node)
+    with at.program.inside(fn, span):
         return type(at)(at.program, source, scope).run()
 
 
@@ -210,24 +213,6 @@ def _torch(
         return at.program.builder.call(fn, args, kwargs)
 
 
-def _module(
-    at: CodeGenerator,
-    node: ast.AST,
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """A module's ``forward``, as calling it without hooks runs it."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        name = type(module).__name__
-        at.fail(
-            errors.UnsupportedCall(
-                at.span(node), name, "it has forward hooks", "remove them, or call its forward"
-            )
-        )
-    return call(at, node, module.forward, args, kwargs)
-
-
 def _python(
     at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -249,6 +234,16 @@ def _python(
         instead = "use torch's function of that name, or return the tensor and call it outside"
         at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
     return at.python(node, fn, *args, **kwargs)
+
+
+def _held(at: CodeGenerator, partial: functools.partial[Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments that a partial holds."""
+    path = at.program.captures.path_of(partial)
+    if path is None:  # it was made inside the function, of what the program knows
+        return partial.args, partial.keywords
+    lift = at.program.captures.lift
+    args = lift(Place(f"{path}.args", lambda: partial.args), partial.args)
+    return args, lift(Place(f"{path}.keywords", lambda: partial.keywords), partial.keywords)
 
 
 def _getattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str, *default: Any) -> Any:
@@ -344,7 +339,7 @@ def _hashable(fn: Any) -> bool:
 
 
 def _default(fn: types.FunctionType, name: str) -> Any:
-    return inspect.signature(fn, follow_wrapped=False).parameters[name].default
+    return signature_of(fn).parameters[name].default
 
 
 def _signature_of(

@@ -106,6 +106,19 @@ class Captures:
         """Say how the user reaches an object, for the paths of its attributes."""
         self._paths[id(value)] = (value, path)
 
+    def path_of(self, value: Any) -> str | None:
+        """How the user reaches an object from outside; ``None`` for one that was not met."""
+        found = self._paths.get(id(value))
+        return None if found is None else found[1]
+
+    def watch_method(self, owner: Any, name: str, method: Any) -> None:
+        """Hold a method of an object from outside to be the same function."""
+        function = getattr(method, "__func__", None)
+        if isinstance(function, types.FunctionType) and id(owner) in self._paths:
+            is_same = _same_function(function)
+            place = self.attribute_place(owner, name)
+            self.guards.append(Guard(place, lambda now: is_same(now.__func__)))
+
     def attribute_place(self, owner: Any, name: str) -> Place:
         """An attribute of an object from outside."""
         _, path = self._paths.get(id(owner), (owner, type(owner).__name__))

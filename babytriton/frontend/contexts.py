@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -42,10 +42,11 @@ class Contexts(Assignments):
         if isinstance(manager, torch.autocast):
             if not manager._enabled:
                 return manager
-            instead = "cast where it is meant: x.to(torch.bfloat16)"
-        elif isinstance(manager, torch.enable_grad):
-            instead = "leave it out: compiled functions record no gradients"
-        else:
-            instead = "put it around the call of the compiled function"
+            return self._refuse(item, "cast where it is meant: x.to(torch.bfloat16)")
+        if isinstance(manager, torch.enable_grad):
+            return self._refuse(item, "leave it out: compiled functions record no gradients")
+        return self._refuse(item, "put it around the call of the compiled function")
+
+    def _refuse(self, item: ast.withitem, instead: str) -> NoReturn:
         text = self.source.segment(item.context_expr)
         self.fail(errors.UnsupportedContext(self.span(item.context_expr), text, instead))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +17,14 @@ from tvm.script.ir_builder import ir as I
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Span
+from babytriton.frontend import calls
+from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
 from babytriton.frontend.program import Input, Program
 from babytriton.frontend.scope import Scope
-from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
-from babytriton.frontend.source import Source, unbound
+from babytriton.frontend.signature import ABSENT, FloatSpec, Leaf, Signature, rebuild
+from babytriton.frontend.source import Source
 from babytriton.ops import TABLE
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
@@ -73,13 +77,12 @@ class Lowering:
     rows: tuple[Op, ...]
 
 
-def lower(
-    fn: types.FunctionType | types.MethodType, signature: Signature, device: torch.device
-) -> Lowering:
+def lower(fn: Callable[..., Any], signature: Signature, device: torch.device) -> Lowering:
     """Compile a Python function to Relax.
 
     Args:
-        fn: a function, or a method with the object it is bound to.
+        fn: a function, a method with the object it is bound to, a module, or another object
+            that is called.
         signature: of the arguments it is compiled for.
         device: what the program runs on.
 
@@ -88,17 +91,15 @@ def lower(
         NeedsConstant: a float argument must be a constant for it to be compiled.
     """
     source = Source.of(fn)
-    function = unbound(fn)
     program = Program(Builder(TABLE, device))
-    entry = function.__name__ if function.__name__.isidentifier() else "main"
+    entry = name_of(fn) if name_of(fn).isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
     # An exception must not leave an open frame, so it is raised again once they are closed.
     with IRBuilder() as builder, I.ir_module(), R.function():
         R.func_name(program.builder.unique(entry))
         try:
-            body = _body(program, source, fn, signature)
-            returned = body.run()
+            body, returned = _compiled(program, source, fn, signature)
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
         except Exception as error:
             failure = error
@@ -134,25 +135,29 @@ def _module(builder: IRBuilder, program: Program) -> IRModule:
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _body(
-    program: Program,
-    source: Source,
-    fn: types.FunctionType | types.MethodType,
-    signature: Signature,
-) -> CodeGenerator:
-    """The generator of the function's own body, with its parameters declared."""
+def _compiled(
+    program: Program, source: Source, fn: Callable[..., Any], signature: Signature
+) -> tuple[CodeGenerator, Any]:
+    """The generator of the function's own body, and what the function returns."""
     leaves = iter([_declare(program, i, leaf) for i, leaf in enumerate(signature.leaves())])
     values = [rebuild(spec, lambda: next(leaves)) for spec in signature.specs]
     names = dict(zip(signature.names, values))
     for value in values:
         if isinstance(value, (list, dict, tuple)):
             program.captures.keep(value)
-    function = unbound(fn)
-    if isinstance(fn, types.MethodType):
+    function = function_of(fn)
+    if isinstance(fn, types.MethodType) and fn.__func__ is function:
         first = function.__code__.co_varnames[0]
         names = {first: fn.__self__, **names}
         program.captures.name(fn.__self__, first)
-    return CodeGenerator(program, source, Scope(names, fn=function))
+    body = CodeGenerator(program, source, Scope(names, fn=function))
+    if isinstance(fn, (types.FunctionType, types.MethodType)):
+        return body, body.run()
+    # A module or another object: compiled as a call of it, hooks and held arguments included.
+    program.captures.name(fn, "self")
+    names = {name: value for name, value in names.items() if value is not ABSENT}
+    given = inspect.BoundArguments(signature_of(fn), names)
+    return body, calls.call(body, source.node, fn, given.args, given.kwargs)
 
 
 def _declare(program: Program, index: int, leaf: Leaf) -> Value:

@@ -1,4 +1,4 @@
-"""Calls whose meaning lies outside a program: refused, instead of happening once while compiling."""
+"""Calls whose meaning lies outside a program: they would happen once, while compiling."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.refusals import IllTyped, Mutation, UnsupportedDtype, WrongDevice
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType
+from babytriton.types import TensorType, find_dtype
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -64,6 +64,8 @@ class Program:
         return self.builder.float_argument(self.unique(path), path, sample)
 
     def _hidden(self, place: Place, tensor: torch.Tensor) -> Value:
+        if find_dtype(tensor.dtype) is None or tensor.layout is not torch.strided:
+            raise UnsupportedDtype(str(tensor.dtype).removeprefix("torch."))
         return self._declare(Hidden(place), place.path, TensorType.of(tensor))
 
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
@@ -100,8 +102,8 @@ class Program:
         return candidate
 
     @contextlib.contextmanager
-    def inside(self, fn: Any, span: Span) -> Iterator[None]:
-        """Compile the body of a function that is called at ``span``.
+    def inside(self, fn: Any, span: Span | None) -> Iterator[None]:
+        """Compile the body of a function that is called at ``span``, if anywhere.
 
         Raises:
             CompileError: that is too deep.
@@ -115,12 +117,13 @@ class Program:
             found = errors.Recursion(span, f"{_and(names)} {verb}", MAX_DEPTH)
             # Every further round would say the same again.
             raise CompileError(found, tuple(self.trail[: starts[0] + len(names)]))
-        self.trail.append(span)
+        trail = tuple(self.trail)
+        self.trail += [] if span is None else [span]
         self.callees.append(fn)
         try:
             yield
         finally:
-            self.trail.pop()
+            self.trail[:] = trail
             self.callees.pop()
 
     def fail(self, diagnostic: Diagnostic) -> NoReturn:

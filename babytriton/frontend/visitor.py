@@ -76,7 +76,8 @@ class Visitor(ast.NodeVisitor):
             found = place.read()
         except ValueError:  # a closure cell that is still empty
             self.fail(errors.UndefinedName(self.span(node), name))
-        return self.program.captures.lift(place, found)
+        with self.program.blaming(self.span(node), name, ()):
+            return self.program.captures.lift(place, found)
 
     def truth(self, node: ast.AST, value: Any) -> bool:
         """Python's truth of a value; a tensor of the program has none while compiling."""

@@ -176,7 +176,7 @@ class Builder:
         if any(meta.numel() == 0 for meta in (*operands, *metas)):
             reason = "a tensor without elements"
         elif op is None:
-            reason = "not in the operator table"
+            reason = getattr(fn, "why", "not in the operator table")
         elif op.why is not None:
             reason = op.why
         else:

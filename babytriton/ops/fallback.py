@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from babytriton.diagnostics import Span
-from babytriton.ops.meta import apply
+from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value, map_values
 from babytriton.types import TensorType
@@ -55,7 +55,4 @@ class TorchCall:
             return next(given).item() if isinstance(value, Scalar) else next(given)
 
         args, kwargs = map_values((self.args, dict(self.kwargs)), fill)
-        found = apply(self.fn, args, kwargs)
-        if found is None:
-            return []
-        return list(found) if isinstance(found, (tuple, list)) else [found]
+        return tensors_of(apply(self.fn, args, kwargs))
