@@ -178,10 +178,19 @@ class CapturedContainer(Diagnostic):
 class OtherDevice(Diagnostic):
     code = "BT018"
     title = "a tensor on another device"
-    label = "`{wanted}` is asked for, the function runs on `{given}`"
-    hint = "leave device= out, or pass x.device"
+    label = "there are no kernels for `{wanted}`"
+    hint = "leave it out, or name the CPU or a CUDA device"
     wanted: str
-    given: str
+
+
+@dataclass(frozen=True)
+class MixedDevices(Diagnostic):
+    code = "BT063"
+    title = "`{op}` of tensors on several devices"
+    label = "they are on {devices}"
+    hint = "move one with .to(), or say where it runs: with bt.device(...):"
+    op: str
+    devices: str
 
 
 @dataclass(frozen=True)

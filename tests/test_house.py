@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 LAYERS = (
     {"diagnostics", "types", "config"},
     {"errors", "ops", "targets"},
-    {"tensor"},
+    {"tensor", "device"},
     {"frontend", "passes", "runtime"},
     {"stages"},
     {"jit"},

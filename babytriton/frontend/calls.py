@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 OURS = (
     CompileError,
     refusals.IllTyped,
+    refusals.MixedDevices,
     refusals.Mutation,
     refusals.RowError,
     refusals.UnsupportedDtype,

@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
+from babytriton.device import device
 from babytriton.frontend.assignment import Assignments
 
 _NO_GRADIENTS = (torch.no_grad, torch.inference_mode)
-_NOTHING = (contextlib.nullcontext, torch.autograd.profiler.record_function)
+_NOTHING = (device, contextlib.nullcontext, torch.autograd.profiler.record_function)
 
 
 class Contexts(Assignments):
@@ -31,7 +32,15 @@ class Contexts(Assignments):
         entered = self._entered(item, manager)
         if item.optional_vars is not None:
             self.bind(item.optional_vars, entered)
-        self._enter(node, rest)
+        placement = self.program.builder.placement
+        around = placement.block
+        if isinstance(manager, device):
+            with self.program.blaming(self.span(item.context_expr), "device", ()):
+                placement.block = placement.find(manager.device)
+        try:
+            self._enter(node, rest)
+        finally:
+            placement.block = around
 
     def _entered(self, item: ast.withitem, manager: Any) -> Any:
         """What ``as`` binds, where the block means the same without its manager."""

@@ -30,6 +30,7 @@ from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
+from babytriton.targets import Target
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -66,6 +67,7 @@ class Lowering:
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
+        devices: that it computes on, the one it is called on first.
     """
 
     mod: IRModule
@@ -75,23 +77,27 @@ class Lowering:
     guards: tuple[Guard, ...]
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
+    devices: tuple[torch.device, ...]
 
 
-def lower(fn: Callable[..., Any], signature: Signature, device: torch.device) -> Lowering:
+def lower(
+    fn: Callable[..., Any], signature: Signature, device: torch.device, target: Target
+) -> Lowering:
     """Compile a Python function to Relax.
 
     Args:
         fn: a function, a method with the object it is bound to, a module, or another object
             that is called.
         signature: of the arguments it is compiled for.
-        device: what the program runs on.
+        device: what the program is called on.
+        target: what it is compiled for there.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
         NeedsConstant: a float argument must be a constant for it to be compiled.
     """
     source = Source.of(fn)
-    program = Program(Builder(TABLE, device))
+    program = Program(Builder(TABLE, device, target))
     entry = name_of(fn) if name_of(fn).isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
@@ -118,12 +124,13 @@ def lower(fn: Callable[..., Any], signature: Signature, device: torch.device) ->
         tuple(program.captures.guards),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
+        program.builder.placement.devices,
     )
 
 
 def _module(builder: IRBuilder, program: Program) -> IRModule:
     """The finished module; whether its one function is pure is known only now."""
-    mod = builder.get()
+    mod = program.builder.placement.declared(builder.get())
     if program.builder.is_pure:
         return mod
     functions = {

@@ -15,7 +15,13 @@ from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
-from babytriton.ops.refusals import IllTyped, Mutation, UnsupportedDtype, WrongDevice
+from babytriton.ops.refusals import (
+    IllTyped,
+    MixedDevices,
+    Mutation,
+    UnsupportedDtype,
+    WrongDevice,
+)
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
 from babytriton.types import TensorType, find_dtype
 
@@ -156,7 +162,9 @@ class Program:
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:
-            self.fail(errors.OtherDevice(span, str(error), str(self.builder.device)))
+            self.fail(errors.OtherDevice(span, str(error)))
+        except MixedDevices as error:
+            self.fail(errors.MixedDevices(span, what, str(error)))
         except DataDependent as error:
             if error.what == "bool":
                 self.fail(errors.TensorCondition(span, _and(_described(operands)) or "a tensor"))

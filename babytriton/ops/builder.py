@@ -15,10 +15,12 @@ from tvm.script.ir_builder import IRBuilder
 from babytriton.diagnostics import Span
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.meta import replace_tensors, tensors_of, typed
+from babytriton.ops.placement import Placement
 from babytriton.ops.refusals import RowError, Unsupported, refuse_mutation
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Value, map_values, values_in
+from babytriton.targets import Target
 from babytriton.types import TensorType
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
@@ -30,12 +32,15 @@ class Builder:
 
     Args:
         table: the row of each torch callable.
-        device: the device the program runs on.
+        device: the device the program is called on.
+        target: what it is compiled for there.
     """
 
-    def __init__(self, table: Mapping[Callee, Op], device: torch.device) -> None:
+    def __init__(self, table: Mapping[Callee, Op], device: torch.device, target: Target) -> None:
         self.table = table
         self.device = device
+        """Where the call that is being emitted runs."""
+        self.placement = Placement(device, target)
         self.span: Span | None = None
         """The user's expression being compiled."""
         self.fallbacks: list[Fallback] = []
@@ -68,9 +73,22 @@ class Builder:
             NeedsConstant: a run-time float stands where a constant must.
         """
         refuse_mutation(fn, kwargs)
-        if fn is torch.Tensor.cpu:
+        if self._depth:
+            return self._call(fn, args, kwargs)
+        place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
+        before, self.device = self.device, place or self.placement.home
+        try:
+            args, kwargs = map_values(
+                (args, kwargs), lambda value: self.placement.moved(value, self.device)
+            )
+            return self._call(fn, args, kwargs)
+        finally:
+            self.device = before
+
+    def _call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn in (torch.Tensor.cpu, torch.Tensor.cuda):
             # A meta tensor has no numbers to copy there.
-            fn, args = torch.Tensor.to, (*args, "cpu")
+            fn, args, kwargs = torch.Tensor.to, (args[0], self.device), {}
         op = self.table.get(fn)
         values = values_in((args, kwargs))
         self._check_scalars(fn, op, values)
@@ -87,8 +105,16 @@ class Builder:
         for meta in metas if self._depth == 0 else ():
             self._aliases.setdefault(_storage(meta), []).append(meta)
         built = self._build(op, fn, args, kwargs, result, metas)
+        if not values:
+            built = [self._placed(expr) for expr in built]
         wrapped = iter([Value(self, expr, meta) for expr, meta in zip(built, metas)])
         return replace_tensors(result, lambda _: next(wrapped))
+
+    def _placed(self, expr: relax.Expr) -> relax.Expr:
+        """A result that was made of nothing, and so by no operand's device."""
+        if self._depth or self.device == self.placement.home or expr.ty.vdevice is not None:
+            return expr
+        return R.emit(relax.op.to_vdevice(expr, self.placement.vdevice(self.device)))
 
     def name(self, name: str, value: Value) -> None:
         """Give a value the name that the user's code gives it."""
@@ -247,7 +273,7 @@ class Builder:
         call = TorchCall(fn, args, kwargs, tuple(TensorType.of(meta) for meta in metas))
         operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
         self.fallbacks.append(Fallback(name, reason, self.span))
-        types = [relax_type(type) for type in call.results]
+        types = [self.placement.annotated(relax_type(type), self.device) for type in call.results]
         results = R.emit(
             relax.op.call_pure_packed(TORCH_CALL, *operands, ty_args=[relax.TupleType(types)])
         )

@@ -16,7 +16,7 @@ class Emitter(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """The device that the program runs on."""
+        """The device that what is emitted now runs on."""
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable and return its result."""
@@ -33,15 +33,15 @@ class Value:
         self.emitter = emitter
         self.expr = expr
         self.meta = meta
+        self.device = emitter.device
+        """Where it is computed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         attribute = getattr(torch.Tensor, name)
-        if name == "device":
-            return self.emitter.device
         if name in ("is_cuda", "is_cpu", "is_meta"):
-            return self.emitter.device.type == name.removeprefix("is_")
+            return self.device.type == name.removeprefix("is_")
         if callable(attribute):
             return Method(self, attribute)
         found = getattr(self.meta, name)

@@ -145,6 +145,13 @@ def fusion(example: Run) -> None:
     torch.testing.assert_close(example.names["result"].cpu(), torch.full((2, 3), 3.0))
 
 
+def devices(example: Run) -> None:
+    example.shows("R.to_vdevice(", "R.to_vdevice(", "a kernel for each device, add", "define")
+    example.shows("__global__", "on the CPU alone: fused_add_add\ntensor([[3., 3., 3.]")
+    example.shows("on both:" if torch.cuda.is_available() else "no GPU here")
+    assert example.text.count("R.to_vdevice(") == 2
+
+
 CHECKS: dict[str, Callable[[Run], None]] = {
     "quickstart.py": quickstart,
     "inspect_stages.py": inspect_stages,
@@ -161,6 +168,7 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "baby_triton/11_parameters.py": parameters,
     "baby_triton/12_gpu.py": gpu,
     "baby_triton/13_fusion.py": fusion,
+    "baby_triton/exercise_7_devices.py": devices,
 }
 
 
@@ -175,7 +183,7 @@ def test_every_example_is_checked() -> None:
 
 def test_every_step_is_listed() -> None:
     folder = EXAMPLES / "baby_triton"
-    listed = re.findall(r"\((\d\d_\w+\.py)\)", (folder / "README.md").read_text())
+    listed = re.findall(r"\((\w+\.py)\)", (folder / "README.md").read_text())
     assert listed == sorted(path.name for path in folder.glob("*.py"))
 
 
