@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import logging
 import types
 import warnings
@@ -35,6 +36,8 @@ def is_effect(fn: Any) -> bool:
     """Whether a callable reports something, and so belongs to the run and not to compiling."""
     if isinstance(fn, types.MethodType):
         return fn.__func__ in _METHODS
+    if isinstance(getattr(fn, "__self__", None), io.IOBase):
+        return fn.__name__ in ("write", "writelines", "flush")
     if not isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)):
         return False
     return fn in _FUNCTIONS or f"{fn.__module__}.{fn.__name__}" in _TORCH_FUNCTIONS

@@ -69,7 +69,9 @@ def inspect_stages(example: Run) -> None:
 
 def decorator(example: Run) -> None:
     example.shows("<jit add for cpu>", "is function")
-    example.shows("first call:\nadd\nsecond call:\nthe plain function, called twice:\nadd\nadd\n")
+    example.shows(
+        "first call:\nadd\nsecond call:\nadd\nthe plain function, called twice:\nadd\nadd\n"
+    )
 
 
 def syntax_tree(example: Run) -> None:

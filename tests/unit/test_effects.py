@@ -129,6 +129,20 @@ def test_print_to_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == f"{N}\n"
 
 
+def test_writing_to_a_file_happens_at_each_call(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+
+        def f(x):
+            log.write(f"{x.sum()}\n")
+            log.flush()
+            return x
+
+        compiled = bt.jit("cpu")(f)
+        compiled(torch.ones(2))
+        compiled(torch.ones(2) * 2)
+    assert (tmp_path / "log").read_text() == "2.0\n4.0\n"
+
+
 def test_print_leaves_fusion_alone_elsewhere() -> None:
     def f(x):
         y = (x + 1) * 2
