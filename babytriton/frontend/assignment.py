@@ -161,7 +161,8 @@ class Assignments(Visitor):
             builder = self.program.builder
             builder.check_in_place(in_place, old, new)
             result = builder.call(OPERATORS[type(node.op)], (old, new), {})
-            old.expr = builder.call(torch.Tensor.to, (result, old.meta.dtype), {}).expr
+            result = builder.call(torch.Tensor.to, (result, old.meta.dtype), {})
+            old.expr = builder.placement.moved(result, old.device).expr
 
     def _refuse_captured(self, node: ast.AST, container: Any) -> None:
         if self.program.captures.is_outside(container):

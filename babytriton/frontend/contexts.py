@@ -54,6 +54,8 @@ class Contexts(Assignments):
             return self._refuse(item, "cast where it is meant: x.to(torch.bfloat16)")
         if isinstance(manager, torch.enable_grad):
             return self._refuse(item, "leave it out: compiled functions record no gradients")
+        if isinstance(manager, torch.device):
+            return self._refuse(item, "say where to compute: with bt.device(...):")
         return self._refuse(item, "put it around the call of the compiled function")
 
     def _refuse(self, item: ast.withitem, instead: str) -> NoReturn:

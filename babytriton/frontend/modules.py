@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
 _TORCH = str(Path(torch.__file__).parent)
-_GLOBAL = "hooks of all modules"
 
 
 def call(
@@ -38,9 +37,13 @@ def call(
     own = inspect.getattr_static(type(module), "__call__")
     if isinstance(own, types.FunctionType) and not own.__code__.co_filename.startswith(_TORCH):
         return calls.call(at, node, own, (module, *args), kwargs)
+    if isinstance(module, torch.jit.ScriptModule):
+        why = "TorchScript has no Python source"
+        instead = "call the module that it was made of"
+        at.fail(errors.UnsupportedCall(at.span(node), type(module).__name__, why, instead))
     path = _path(at, module)
-    _watch(at, Place(f"{path}'s hooks", lambda: _Hooks.of(module)))
-    _watch(at, Place(_GLOBAL, _Hooks.of_all))
+    _watch(at, (id(module), "hooks"), Place(f"{path}'s hooks", lambda: _Hooks.of(module)))
+    _watch(at, ("hooks",), Place("hooks of all modules", _Hooks.of_all))
     everywhere, hooks = _Hooks.of_all(), _Hooks.of(module)
     for hook, with_kwargs in (*everywhere.before, *hooks.before):
         args, kwargs = _before(at, node, module, hook, with_kwargs, args, kwargs)
@@ -99,7 +102,7 @@ def _through_torch(
         place = Place(f"{path}.{key}", _reader(module, key))
         state[key] = at.program.captures.lift(place, tensor)
     flags = Place(f"{path}.training", lambda: [child.training for child in module.modules()])
-    _watch(at, flags)
+    _watch(at, (id(module), "training"), flags)
     called = Forward(module, f"its forward cannot be inlined: {error.diagnostic.code}")
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         return at.program.builder.call(called, (state, *args), kwargs)
@@ -131,7 +134,7 @@ class Forward:
         self.why = why
         self.__name__ = type(module).__name__
 
-    def __call__(self, state: Mapping[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, state: Mapping[str, torch.Tensor], /, *args: Any, **kwargs: Any) -> Any:
         if not any(tensor.is_meta for tensor in state.values()):
             return self._module.forward(*args, **kwargs)
         inside = {f"module.{name}": tensor for name, tensor in state.items()}
@@ -190,9 +193,9 @@ class _Hooks:
 _NONE = _Hooks([], [])
 
 
-def _watch(at: CodeGenerator, place: Place) -> None:
+def _watch(at: CodeGenerator, key: tuple[Any, ...], place: Place) -> None:
     found = place.read()
-    at.program.captures.guards.append(Guard(place, lambda now: bool(now == found)))
+    at.program.captures.watch(key, Guard(place, lambda now: bool(now == found)))
 
 
 def _before(

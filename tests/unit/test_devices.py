@@ -92,7 +92,19 @@ def by_methods(x, y, there):
     return w.cpu() + y.cpu(), (y.to(w.device) + w).to("cpu", torch.float64)
 
 
+def in_place(x, y, there):
+    a = x + 1
+    with bt.device(there):
+        b = y * 2
+        b += 1
+        a *= 3
+        c = a + b
+    a -= 0.5
+    return a, b, c
+
+
 PROGRAMS = [
+    in_place,
     article,
     back_and_forth,
     same_kernel_on_both,

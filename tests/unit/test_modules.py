@@ -432,6 +432,12 @@ def test_a_call_of_ones_own() -> None:
     check(Own(), torch.randn(2, 5))
 
 
+def test_torchscript_is_refused() -> None:
+    module = torch.jit.trace(nn.Linear(5, 4), torch.randn(2, 5))
+    with pytest.raises(bt.CompileError, match="TorchScript"):
+        bt.jit("cpu")(lambda x: module(x))(torch.randn(2, 5))
+
+
 def test_old_weight_norm_is_refused() -> None:
     module = nn.utils.weight_norm(nn.Linear(5, 4))
     with pytest.raises(bt.CompileError, match="BT062"):

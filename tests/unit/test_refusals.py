@@ -160,6 +160,7 @@ def own():
         (lambda: torch.enable_grad(), "record no gradients"),
         (lambda: contextlib.suppress(ValueError), "around the call"),
         (own, "around the call"),
+        (lambda: torch.device("cpu"), "bt.device"),
     ],
 )
 def test_other_contexts_are_refused(make: Callable[[], Any], says: str) -> None:
