@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from babytriton.diagnostics import CompileError, Diagnostic
+from babytriton.diagnostics import CompileError, Diagnostic, Span
 
 # ---------------------------------------------------------------- while compiling
 
@@ -44,22 +44,14 @@ class OperandsDoNotFit(Diagnostic):
 
 
 @dataclass(frozen=True)
-class ControlFlow(Diagnostic):
-    code = "BT004"
-    title = "control flow is not supported"
-    label = "`{statement}` cannot be compiled yet"
-    hint = "{instead}"
-    statement: str
-    instead: str
-
-
-@dataclass(frozen=True)
 class TensorCondition(Diagnostic):
     code = "BT005"
-    title = "a tensor decides what Python does"
-    label = "the value of {operand} is known only at run time"
-    hint = "use torch.where, torch.maximum, torch.minimum, or torch.logical_and, _or and _not"
+    title = "the truth of {operand} decides what Python does"
+    label = "{why}"
+    hint = "{instead}"
     operand: str
+    why: str = "its value is known only at run time"
+    instead: str = "use torch.where, torch.maximum or torch.minimum, or test it with if"
 
 
 @dataclass(frozen=True)
@@ -74,8 +66,8 @@ class DataDependent(Diagnostic):
 @dataclass(frozen=True)
 class Mutation(Diagnostic):
     code = "BT007"
-    title = "writing into a tensor is not supported"
-    label = "`{what}` changes a tensor in place"
+    title = "cannot write to a tensor here"
+    label = "{what}"
     hint = "{instead}"
     what: str
     instead: str
@@ -194,6 +186,14 @@ class MixedDevices(Diagnostic):
 
 
 @dataclass(frozen=True)
+class DevicesInControlFlow(Diagnostic):
+    code = "BT064"
+    title = "another device beside branches and loops of the run time"
+    label = "this goes to another device"
+    hint = "put the branch or loop, or the part for the other device, in a function of its own"
+
+
+@dataclass(frozen=True)
 class Recursion(Diagnostic):
     code = "BT060"
     title = "recursion without an end"
@@ -224,6 +224,63 @@ class OutsideEffect(Diagnostic):
     function: str
     why: str
     instead: str
+
+
+@dataclass(frozen=True)
+class Undecided(Diagnostic):
+    """A name that is bound on some of the paths that lead to where it is read."""
+
+    code = "BT019"
+    title = "`{name}` may not be defined here"
+    label = "{path}"
+    note = "{where}"
+    hint = "give it a value before"
+    name: str
+    path: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Unmerged(Diagnostic):
+    """A value that is of different types on the paths that lead to where it is needed."""
+
+    code = "BT020"
+    title = "{what} is of two types here"
+    label = "{first} or {second}, as {why}"
+    note = "{where}"
+    hint = "give both the same shape and dtype"
+    what: str
+    first: str
+    second: str
+    why: str
+    where: str = ""
+
+    @staticmethod
+    def at_condition(span: Span) -> str:
+        """Why there are two types, for a condition that stands there."""
+        return f"the condition at line {span.line} is true or false"
+
+
+@dataclass(frozen=True)
+class LoopCarried(Diagnostic):
+    code = "BT021"
+    title = "{what} changes its type from step to step"
+    label = "it is {before} when a step begins, and {after} when it ends"
+    note = "the loop is compiled as one, as {why}"
+    hint = "give it the same shape and dtype before the loop and in it"
+    what: str
+    before: str
+    after: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CannotIterate(Diagnostic):
+    code = "BT022"
+    title = "cannot loop over this"
+    label = "{what}"
+    hint = "loop over a range, a tensor, a tuple, a list, or enumerate, zip and reversed of these"
+    what: str
 
 
 @dataclass(frozen=True)
@@ -364,6 +421,29 @@ class CapturedChanged(CallDiagnostic):
     exception = ValueError
     name: str
     function: str
+
+
+@dataclass(frozen=True)
+class SharedMemory(CallDiagnostic):
+    code = "BT113"
+    title = "argument `{name}` shares memory with `{other}`"
+    label = "the function writes to `{name}`, and reads both as tensors of their own"
+    hint = "pass {other}.clone()"
+    exception = ValueError
+    name: str
+    other: str
+
+
+@dataclass(frozen=True)
+class NotContiguous(CallDiagnostic):
+    code = "BT114"
+    title = "argument `{name}` is not contiguous"
+    label = "the function writes to it and reshapes it, which gives a view if it is contiguous"
+    note = "its strides are {strides}"
+    hint = "pass {name}.contiguous(), and use that afterwards"
+    exception = ValueError
+    name: str
+    strides: str
 
 
 @dataclass(frozen=True)

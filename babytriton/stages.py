@@ -24,7 +24,7 @@ from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback, TorchCall
 from babytriton.passes import pipeline
 from babytriton.runtime import cuda, executable, interop
-from babytriton.runtime.dispatch import Launcher, check_tensor, fill, require_device
+from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill, require_device
 from babytriton.targets import Target
 
 KINDS = {
@@ -253,6 +253,7 @@ class _Runner:
         self._device, *_ = devices = lowered.lowering.devices
         self._launcher = Launcher(compiled.executable, devices)
         self._result = lowered.lowering.result
+        self._writes = lowered.lowering.writes
         paths = [leaf.path for leaf in lowered.signature.leaves()]
         self._inputs = [_input(input, paths) for input in lowered.lowering.inputs]
 
@@ -261,7 +262,11 @@ class _Runner:
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
+        if self._writes:
+            self._check_writes(parameters)
         outputs = self._launcher(parameters)
+        for write in self._writes:
+            parameters[write.input].copy_(outputs[write.index])
 
         def leaf(place: lowering.Output | lowering.Returned) -> Any:
             if isinstance(place, lowering.Returned):
@@ -270,6 +275,17 @@ class _Runner:
             return output.item() if place.is_float else output
 
         return fill(self._result, leaf, (lowering.Output, lowering.Returned))
+
+    def _check_writes(self, parameters: Sequence[Any]) -> None:
+        """Refuse tensors that the program would not write to as torch does."""
+        for write in self._writes:
+            path, target = self._inputs[write.input][0], parameters[write.input]
+            others = [
+                (other, parameter)
+                for i, ((other, _), parameter) in enumerate(zip(self._inputs, parameters))
+                if i != write.input and isinstance(parameter, torch.Tensor)
+            ]
+            check_target(path, target, others, write.contiguous)
 
 
 def _input(input: Input, paths: Sequence[str]) -> tuple[str, Callable[[Sequence[Any]], Any]]:

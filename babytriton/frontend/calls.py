@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import functools
 import inspect
-import operator
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import effects, modules, outside
+from babytriton.frontend import builtins, effects, modules, outside
 from babytriton.frontend.callee import behind, signature_of
 from babytriton.frontend.captures import Place
 from babytriton.frontend.scope import Scope
@@ -76,12 +75,7 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
     Raises:
         AttributeError: there is none.
     """
-    if isinstance(owner, Value):
-        found = getattr(owner, name)
-        if isinstance(found, Method) and found.fn is torch.Tensor.item:
-            at.fail(errors.DataDependent(at.span(node), "item"))
-        return found
-    if isinstance(owner, LocalFunction):
+    if isinstance(owner, (Value, LocalFunction)):
         return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
@@ -104,6 +98,8 @@ def call(
     args, kwargs = tuple(args), dict(kwargs)
     fn = behind(fn)
     if isinstance(fn, Method):
+        if fn.fn is torch.Tensor.item:
+            return at.number(node, builtins.kind_of(fn.value), fn.value)
         return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
     if fn is super and not args:
         return _super(at, node)
@@ -125,8 +121,13 @@ def call(
         return modules.call(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
-    if _hashable(fn) and fn in _BUILTINS and values_in((args, kwargs)):
-        return at.python(node, _BUILTINS[fn], *args, **kwargs)
+    if _hashable(fn) and fn in builtins.ON_VALUES and values_in((args, kwargs)):
+        return at.python(node, builtins.ON_VALUES[fn], *args, **kwargs)
+    if fn in (bool, int, float) and len(args) == 1 and isinstance(args[0], Value):
+        return at.number(node, fn, args[0])
+    if _hashable(fn) and (fn in builtins.ITERATORS or fn in (len, list, tuple)):
+        args = tuple(modules.items(at, arg) for arg in args)
+        return at.python(node, builtins.ITERATORS.get(fn, fn), *args, **kwargs)
     if isinstance(fn, types.MethodType):
         function = fn.__func__
         # Modules of torch.nn are written in terms of functions that are rows.
@@ -184,7 +185,7 @@ def _inline_local(
 def _run(at: CodeGenerator, node: ast.AST, fn: Any, source: Source, scope: Scope) -> Any:
     # A call of the whole program, such as of a module, stands in no line of the user's.
     span = None if node is at.source.node else at.span(node)
-    with at.program.inside(fn, span):
+    with at.program.inside(fn, span, scope):
         return type(at)(at.program, source, scope).run()
 
 
@@ -269,31 +270,6 @@ def _wrapping(wrapper: LocalFunction, wrapped: Any, **_: Any) -> LocalFunction:
     """``functools.wraps``, of which a program can see the name."""
     return dataclasses.replace(wrapper, wraps=wrapped.__name__)
 
-
-def _isinstance(item: Any, kinds: Any) -> bool:
-    stand_in: Any = torch.empty(0) if isinstance(item, Value) else item
-    return isinstance(0.0 if isinstance(item, value.Scalar) else stand_in, kinds)
-
-
-def _type(item: Any) -> type:
-    if isinstance(item, value.Scalar):
-        return float
-    return torch.Tensor if isinstance(item, Value) else type(item)
-
-
-def _sum(items: Any, start: Any = 0) -> Any:
-    return functools.reduce(operator.add, items, start)
-
-
-_BUILTINS: dict[Any, Callable[..., Any]] = {
-    **{fn: effects.text_of(fn) for fn in (str, repr, ascii, format)},
-    abs: operator.abs,
-    isinstance: _isinstance,
-    pow: operator.pow,
-    sum: _sum,
-    type: _type,
-}
-"""Builtins that mean something of their own on tensors of the program."""
 
 _MUTATORS = frozenset(
     {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"}

@@ -11,36 +11,36 @@ import torch
 from babytriton import errors
 from babytriton.device import device
 from babytriton.frontend.assignment import Assignments
+from babytriton.frontend.control_flow import ControlFlow
+from babytriton.frontend.exits import Exits
 
 _NO_GRADIENTS = (torch.no_grad, torch.inference_mode)
 _NOTHING = (device, contextlib.nullcontext, torch.autograd.profiler.record_function)
 
 
-class Contexts(Assignments):
+class Contexts(Assignments, ControlFlow):
     """Blocks under a context manager."""
 
-    def visit_With(self, node: ast.With) -> None:
-        self._enter(node, list(node.items))
+    def visit_With(self, node: ast.With) -> Exits:
+        return self._enter(node, list(node.items))
 
-    def _enter(self, node: ast.With, items: list[ast.withitem]) -> None:
+    def _enter(self, node: ast.With, items: list[ast.withitem]) -> Exits:
         if not items:
-            for statement in node.body:
-                self.visit(statement)
-            return
+            return self.block(node.body)
         item, *rest = items
         manager = self.visit(item.context_expr)
         entered = self._entered(item, manager)
         if item.optional_vars is not None:
             self.bind(item.optional_vars, entered)
+        if not isinstance(manager, device):
+            return self._enter(node, rest)
         placement = self.program.builder.placement
-        around = placement.block
-        if isinstance(manager, device):
-            with self.program.blaming(self.span(item.context_expr), "device", ()):
-                placement.block = placement.find(manager.device)
-        try:
-            self._enter(node, rest)
-        finally:
-            placement.block = around
+        with self.program.blaming(self.span(item.context_expr), "device", ()):
+            place = placement.find(manager.device)
+        if place != placement.home:
+            placement.span = placement.span or self.span(item.context_expr)
+        with placement.within(place):
+            return self._enter(node, rest)
 
     def _entered(self, item: ast.withitem, manager: Any) -> Any:
         """What ``as`` binds, where the block means the same without its manager."""

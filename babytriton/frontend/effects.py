@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from babytriton import errors
 from babytriton.diagnostics import Span
-from babytriton.ops.value import Text, Value, values_in, written
+from babytriton.ops.value import Scalar, Text, values_in, written
 
 if TYPE_CHECKING:
     from babytriton.frontend.visitor import Visitor
@@ -57,8 +55,8 @@ def emit(
         at.program.builder.effect(name, FromLine(fn, at.span(node), module), args, kwargs)
 
 
-def check(at: Visitor, node: ast.Assert, test: Value, why: Any) -> None:
-    """Raise ``AssertionError`` in each run in which a tensor of one element is false."""
+def check(at: Visitor, node: ast.Assert, test: Scalar, why: Any) -> None:
+    """Raise ``AssertionError`` in each run in which a bool is false."""
     assertion = Assertion(at.span(node.test))
     with at.program.blaming(at.span(node), "assert", (test, why)):
         at.program.builder.effect("assert", assertion, (test, why), {})
@@ -70,7 +68,7 @@ class Assertion:
 
     span: Span
 
-    def __call__(self, test: torch.Tensor, why: Any) -> None:
+    def __call__(self, test: bool, why: Any) -> None:
         if not test:
             label = "this is false" if why is None else str(written(why))
             raise errors.AssertionFailed(self.span, label).error()

@@ -56,6 +56,21 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Write:
+    """An output that is copied into an input after the call: the caller's own tensor changes.
+
+    Attributes:
+        input: among the program's inputs.
+        index: among its outputs.
+        contiguous: whether the function views the input as only a contiguous tensor can be.
+    """
+
+    input: int
+    index: int
+    contiguous: bool
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A function as a Relax program.
 
@@ -64,6 +79,7 @@ class Lowering:
         entry: the name of that function.
         inputs: what each parameter of the program gets.
         result: the function's result with :class:`Output` and :class:`Returned` leaves.
+        writes: what the function writes into its inputs.
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
@@ -74,6 +90,7 @@ class Lowering:
     entry: str
     inputs: tuple[Input, ...]
     result: Any
+    writes: tuple[Write, ...]
     guards: tuple[Guard, ...]
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
@@ -107,6 +124,10 @@ def lower(
         try:
             body, returned = _compiled(program, source, fn, signature)
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
+            writes = _writes(program, outputs)
+            if program.builder.regions.used and program.builder.placement.span is not None:
+                span = program.builder.placement.span
+                program.fail(errors.DevicesInControlFlow(span))
         except Exception as error:
             failure = error
         # The tuple is not bound to a variable: so each output leaves the dataflow block as a
@@ -117,10 +138,11 @@ def lower(
     if failure is not None:
         raise errors.internal("lowering", failure) from failure
     return Lowering(
-        _module(builder, program),
+        _module(builder, program, entry),
         entry,
         tuple(program.inputs),
         result,
+        writes,
         tuple(program.captures.guards),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
@@ -128,18 +150,13 @@ def lower(
     )
 
 
-def _module(builder: IRBuilder, program: Program) -> IRModule:
-    """The finished module; whether its one function is pure is known only now."""
+def _module(builder: IRBuilder, program: Program, entry: str) -> IRModule:
+    """The finished module; whether the program is pure is known only now."""
     mod = program.builder.placement.declared(builder.get())
-    if program.builder.is_pure:
-        return mod
-    functions = {
-        var: relax.Function(fn.params, fn.body, fn.ret_ty, is_pure=False, attrs=fn.attrs)
-        if isinstance(fn, relax.Function)
-        else fn
-        for var, fn in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    if program.builder.effects:
+        fn = mod[entry]
+        mod[entry] = relax.Function(fn.params, fn.body, fn.ret_ty, is_pure=False, attrs=fn.attrs)
+    return mod
 
 
 def _compiled(
@@ -157,7 +174,9 @@ def _compiled(
         first = function.__code__.co_varnames[0]
         names = {first: fn.__self__, **names}
         program.captures.name(fn.__self__, first)
-    body = CodeGenerator(program, source, Scope(names, fn=function))
+    scope = Scope(names, fn=function)
+    program.scopes.append(scope)
+    body = CodeGenerator(program, source, scope)
     if isinstance(fn, (types.FunctionType, types.MethodType)):
         return body, body.run()
     # A module or another object: compiled as a call of it, hooks and held arguments included.
@@ -171,6 +190,16 @@ def _declare(program: Program, index: int, leaf: Leaf) -> Value:
     if isinstance(leaf.spec, FloatSpec):
         return program.number(index, leaf.path, leaf.spec.sample)
     return program.argument(index, leaf.path, leaf.spec.type)
+
+
+def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:
+    """What the program wrote into its inputs, as further outputs."""
+    found = []
+    for index, value in program.written().items():
+        assert value.storage is not None
+        found.append(Write(index, len(outputs), value.storage.viewed_flat))
+        outputs.append(value.storage.expr)
+    return tuple(found)
 
 
 def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Expr]) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
 import types
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from babytriton.frontend.captures import Guard, Place
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
+    from babytriton.frontend.visitor import Visitor
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -118,7 +121,7 @@ def _call_hook(at: CodeGenerator, node: ast.AST, hook: Any, args: tuple[Any, ...
     return calls.call(at, node, hook, args, {})
 
 
-def _path(at: CodeGenerator, module: torch.nn.Module) -> str:
+def _path(at: Visitor, module: torch.nn.Module) -> str:
     return at.program.captures.path_of(module) or type(module).__name__
 
 
@@ -193,7 +196,7 @@ class _Hooks:
 _NONE = _Hooks([], [])
 
 
-def _watch(at: CodeGenerator, key: tuple[Any, ...], place: Place) -> None:
+def _watch(at: Visitor, key: tuple[Any, ...], place: Place) -> None:
     found = place.read()
     at.program.captures.watch(key, Guard(place, lambda now: bool(now == found)))
 
@@ -218,6 +221,28 @@ def _before(
         why = "a forward pre-hook with keyword arguments returns None or (args, kwargs)"
         at.fail(errors.PythonError(at.span(node), "RuntimeError", why))
     return found
+
+
+def items(at: Visitor, value: Any) -> Any:
+    """What iterating over a value gives; of a container of modules, what it holds is watched."""
+    if not isinstance(value, torch.nn.Module):
+        return value
+    if isinstance(value, (torch.nn.ParameterList, torch.nn.ParameterDict)):
+        path, size = _path(at, value), len(value)
+        _watch(at, (id(value), "len"), Place(f"len({path})", lambda: len(value)))
+        if isinstance(value, torch.nn.ParameterDict):
+            return list(value)
+        lift = at.program.captures.lift
+        reads = [(f"{path}[{i}]", partial(operator.getitem, value, i)) for i in range(size)]
+        return [lift(Place(*read), read[1]()) for read in reads]
+    if isinstance(value, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)):
+        path = _path(at, value)
+        children = value._modules
+        _watch(at, (id(value), "modules"), Place(f"{path}'s modules", lambda: dict(children)))
+        for name, child in children.items():
+            at.program.captures.name(child, f"{path}[{name}]")
+        return list(children if isinstance(value, torch.nn.ModuleDict) else children.values())
+    return value
 
 
 def place_of(module: torch.nn.Module, path: str, name: str) -> Place | None:

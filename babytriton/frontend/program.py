@@ -13,6 +13,8 @@ import torch
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
+from babytriton.frontend.scope import Scope
+from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.refusals import (
@@ -54,7 +56,10 @@ class Program:
     callees: list[Any] = field(default_factory=list)
     """The function that each of them calls."""
     names: set[str] = field(default_factory=set)
+    scopes: list[Scope] = field(default_factory=list)
+    """Of the functions that are being compiled, the innermost last."""
     _named: list[Value] = field(default_factory=list)
+    _versions: dict[int, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.captures = Captures(self._hidden)
@@ -77,8 +82,21 @@ class Program:
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
         value = self.builder.argument(self.unique(path), type)
         self.parameters[len(self.inputs)] = value
+        self._versions[len(self.inputs)] = value.version
         self.inputs.append(input)
         return value
+
+    def state(self) -> State:
+        """What the functions being compiled could change, as it is now."""
+        return State.capture(self.scopes, list(self.builder.memory.storages.values()))
+
+    def written(self) -> dict[int, Value]:
+        """The inputs that the program has written to, by their numbers."""
+        return {
+            i: value
+            for i, value in self.parameters.items()
+            if value.storage is not None and value.storage.version is not self._versions[i]
+        }
 
     def is_parameter(self, value: Value) -> bool:
         """Whether a tensor is the caller's own."""
@@ -108,7 +126,7 @@ class Program:
         return candidate
 
     @contextlib.contextmanager
-    def inside(self, fn: Any, span: Span | None) -> Iterator[None]:
+    def inside(self, fn: Any, span: Span | None, scope: Scope) -> Iterator[None]:
         """Compile the body of a function that is called at ``span``, if anywhere.
 
         Raises:
@@ -126,11 +144,13 @@ class Program:
         trail = tuple(self.trail)
         self.trail += [] if span is None else [span]
         self.callees.append(fn)
+        self.scopes.append(scope)
         try:
             yield
         finally:
             self.trail[:] = trail
             self.callees.pop()
+            self.scopes.pop()
 
     def fail(self, diagnostic: Diagnostic) -> NoReturn:
         """Raise a message about the user's code."""
@@ -193,9 +213,13 @@ _NEEDS_DATA = (
 def describe(value: Any) -> str:
     """A value as a message names it: ``f32[8, 4]``, or Python's own representation."""
     if isinstance(value, Scalar):
-        return "float"
+        return value.kind.__name__
     if isinstance(value, Value):
         return str(TensorType.of(value.meta))
+    if type(value) in (list, tuple):
+        items = ", ".join(map(describe, value))
+        text = f"[{items}]" if isinstance(value, list) else f"({items})"
+        return text if len(text) <= 40 else f"a {type(value).__name__} of {len(value)} items"
     text = repr(value)
     return text if len(text) <= 40 else type(value).__name__
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from babytriton import errors
 from babytriton.frontend import effects
-from babytriton.frontend.program import describe
-from babytriton.frontend.visitor import Visitor
-from babytriton.ops.value import Scalar, Text, Value, values_in
+from babytriton.frontend.control_flow import ControlFlow
+from babytriton.ops.value import Scalar, Text, values_in
 
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
 
 
-class Texts(Visitor):
+class Texts(ControlFlow):
     """Formatted strings, and the statement that reports what does not hold."""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> str | Text:
@@ -31,13 +30,11 @@ class Texts(Visitor):
         return str(self.python(node, _formatted, value, convert, spec))
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        test = self.visit(node.test)
-        if isinstance(test, Value) and not isinstance(test, Scalar):
-            if test.meta.numel() != 1:
-                self.fail(errors.TensorCondition(self.span(node.test), describe(test)))
+        test = self.condition(node.test, self.visit(node.test))
+        if isinstance(test, Scalar):
             why = None if node.msg is None else self.visit(node.msg)
             effects.check(self, node, test, why)
-        elif not self.truth(node.test, test):
+        elif not test:
             why = "" if node.msg is None else str(self.visit(node.msg))
             self.fail(errors.PythonError(self.span(node), "AssertionError", why or "it is false"))
 

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend import calls
-from babytriton.frontend.program import Program, describe
-from babytriton.frontend.scope import Scope
+from babytriton.frontend.program import Program
+from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
 from babytriton.frontend.unsupported import described
-from babytriton.ops.value import NeedsConstant, Scalar, Value
+from babytriton.ops.value import NeedsConstant, Value
 
 
 class Visitor(ast.NodeVisitor):
@@ -66,9 +66,15 @@ class Visitor(ast.NodeVisitor):
     def read(self, name: str, node: ast.AST) -> Any:
         """The value of a name, inside the function or captured from around it."""
         try:
-            return self.scope.local(name)
+            found = self.scope.local(name)
         except KeyError:
             pass
+        else:
+            if isinstance(found, Unusable):
+                if found.arguments:
+                    raise NeedsConstant(found.arguments)
+                self.fail(found.diagnostic(self.span(node)))
+            return found
         place = self.scope.place(name)
         if place is None:
             self.fail(errors.UndefinedName(self.span(node), name))
@@ -78,11 +84,3 @@ class Visitor(ast.NodeVisitor):
             self.fail(errors.UndefinedName(self.span(node), name))
         with self.program.blaming(self.span(node), name, ()):
             return self.program.captures.lift(place, found)
-
-    def truth(self, node: ast.AST, value: Any) -> bool:
-        """Python's truth of a value; a tensor of the program has none while compiling."""
-        if isinstance(value, Scalar):
-            raise NeedsConstant(value.arguments)
-        if isinstance(value, Value):
-            self.fail(errors.TensorCondition(self.span(node), describe(value)))
-        return bool(self.python(node, bool, value))

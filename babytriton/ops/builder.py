@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,13 +12,16 @@ from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
 
 from babytriton.diagnostics import Span
+from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.meta import replace_tensors, tensors_of, typed
 from babytriton.ops.placement import Placement
-from babytriton.ops.refusals import RowError, Unsupported, refuse_mutation
+from babytriton.ops.refusals import RowError, Unsupported
+from babytriton.ops.regions import Regions
 from babytriton.ops.site import Site, relax_type, type_of
+from babytriton.ops.storage import Memory
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import NeedsConstant, Scalar, Value, map_values, values_in
+from babytriton.ops.value import Scalar, Value, constant_needed, map_values, values_in
 from babytriton.targets import Target
 from babytriton.types import TensorType
 
@@ -48,12 +50,13 @@ class Builder:
         """Told of each fallback as its parameter is declared."""
         self.rows: list[Op] = []
         """Every row that built Relax, in order of use."""
-        self.is_pure = True
-        """Whether the program does nothing but compute its results."""
         self._depth = 0
         self.names: dict[str, int] = {}
         """How many more functions of the program would have had each name."""
-        self._aliases: dict[int, list[torch.Tensor]] = {}
+        self.memory = Memory(self)
+        self.effects = 0
+        """How many calls the program makes for what they do, and not for a result."""
+        self.regions = Regions(self.unique, lambda: self.effects == 0)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable.
@@ -72,16 +75,18 @@ class Builder:
             Mutation: the call is in place.
             NeedsConstant: a run-time float stands where a constant must.
         """
-        refuse_mutation(fn, kwargs)
+        write = mutation.find(fn, args, kwargs)
+        if write is not None:
+            with self.placement.within(write.device):
+                return mutation.apply(self, fn, args, kwargs, write)
         if self._depth:
             return self._call(fn, args, kwargs)
         place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
+        if self.placement.span is None and len(self.placement.devices) > 1:
+            self.placement.span = self.span
         before, self.device = self.device, place or self.placement.home
         try:
-            args, kwargs = map_values(
-                (args, kwargs), lambda value: self.placement.moved(value, self.device)
-            )
-            return self._call(fn, args, kwargs)
+            return self._call(fn, *map_values((args, kwargs), self.moved))
         finally:
             self.device = before
 
@@ -91,24 +96,36 @@ class Builder:
             fn, args, kwargs = torch.Tensor.to, (args[0], self.device), {}
         op = self.table.get(fn)
         values = values_in((args, kwargs))
-        self._check_scalars(fn, op, values)
+        if scalars.is_arithmetic(fn, args):
+            return scalars.arithmetic(self, fn, args)
+        if op is None or not op.scalars:
+            args = scalars.as_tensors(fn, args, kwargs)
         result = typed(self.device, fn, args, kwargs)
         metas = tensors_of(result)
         if not metas:
-            if values and all(isinstance(v, Scalar) for v in values):
-                return self._scalar_result(fn, args, kwargs, values, result)
             return result
         for value in values:
             # Methods such as contiguous() return the tensor itself.
             if result is value.meta:
+                self.memory.note_call(fn, value)
                 return value
-        for meta in metas if self._depth == 0 else ():
-            self._aliases.setdefault(_storage(meta), []).append(meta)
         built = self._build(op, fn, args, kwargs, result, metas)
         if not values:
             built = [self._placed(expr) for expr in built]
-        wrapped = iter([Value(self, expr, meta) for expr, meta in zip(built, metas)])
+        found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
+        for value in found:
+            self.memory.note_call(fn, value)
+        wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
+
+    def moved(self, value: Value) -> Value:
+        """A value where the call that is being emitted runs: itself, or a copy."""
+        if value.device == self.device:
+            return value
+        expr = R.emit(relax.op.to_vdevice(value.expr, self.placement.vdevice(self.device)))
+        if isinstance(value, Scalar):
+            return Scalar(self, expr, value.sample, value.arguments)
+        return self.value(expr, value.meta.clone())
 
     def _placed(self, expr: relax.Expr) -> relax.Expr:
         """A result that was made of nothing, and so by no operand's device."""
@@ -116,25 +133,33 @@ class Builder:
             return expr
         return R.emit(relax.op.to_vdevice(expr, self.placement.vdevice(self.device)))
 
+    def build(
+        self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], meta: torch.Tensor
+    ) -> relax.Expr:
+        """Emit a call whose one result is known to be of the type of ``meta``."""
+        [expr] = self._build(self.table.get(fn), fn, args, kwargs, meta, [meta])
+        return expr
+
+    def value(self, expr: relax.Expr, meta: torch.Tensor) -> Value:
+        """A tensor of the program, in the memory that torch puts it into."""
+        # What a row makes on its way is not the user's to write to.
+        return Value(self, expr, meta, None if self._depth else self.memory.place(expr, meta))
+
+    def number(self, expr: relax.Expr, sample: bool | int | float) -> Scalar:
+        """A Python number of the run time."""
+        return Scalar(self, expr, sample)
+
+    def read(self, value: Value) -> relax.Expr:
+        """A tensor as it is after its memory was written to."""
+        return self.memory.read(value)
+
     def name(self, name: str, value: Value) -> None:
         """Give a value the name that the user's code gives it."""
         IRBuilder.name(name, value.expr)
 
-    def has_views(self, value: Value) -> bool:
-        """Whether the user's code holds another tensor in the memory of this one."""
-        return len(self._aliases.get(_storage(value.meta), ())) > 1
-
-    def check_in_place(self, fn: Callee, value: Value, operand: Any) -> None:
-        """Let torch say whether ``fn``, such as ``operator.iadd``, may write into ``value``.
-
-        Raises:
-            IllTyped: the result has another shape, or a dtype that cannot be cast back.
-        """
-        typed(self.device, lambda other: fn(value.meta.clone(), other), (operand,), {})
-
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
-        return Value(self, R.arg(name, relax_type(type)), type.meta())
+        return self.value(R.arg(name, relax_type(type)), type.meta())
 
     def float_argument(self, name: str, argument: str, sample: float) -> Scalar:
         """Declare a Python float parameter, kept variable at run time.
@@ -147,6 +172,14 @@ class Builder:
         number = R.arg(name, PrimType("float64"))
         expr = self.emit_te("number", lambda x: te.compute((), lambda: x, name=name), number)
         return Scalar(self, expr, sample, frozenset([argument]))
+
+    def counted(self, counter: Var) -> Scalar:
+        """The number of a step of a counted loop."""
+
+        def step(number: Any) -> te.Tensor:
+            return te.compute((), lambda: number, name="step")
+
+        return self.number(self.emit_te("step", step, counter), 1)
 
     def emit_te(
         self,
@@ -163,31 +196,6 @@ class Builder:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
         count = self.names[name] = self.names.get(name, -1) + 1
         return f"{name}_{count}" if count else name
-
-    def _check_scalars(self, fn: Callee, op: Op | None, values: list[Value]) -> None:
-        scalars = [value for value in values if isinstance(value, Scalar)]
-        if scalars and not (op is not None and op.scalars):
-            raise NeedsConstant(frozenset().union(*(s.arguments for s in scalars)))
-
-    def _scalar_result(
-        self,
-        fn: Callee,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: list[Value],
-        sample: Any,
-    ) -> Scalar:
-        """Arithmetic among Python floats, which stays a Python float of the run time."""
-        arguments = frozenset().union(
-            *(value.arguments for value in values if isinstance(value, Scalar))
-        )
-        # Python raises on division by zero and overflow where a kernel would not.
-        total = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos)
-        if fn not in total or not isinstance(sample, float):
-            raise NeedsConstant(arguments)
-        meta = torch.empty((), dtype=torch.float64, device="meta")
-        (expr,) = self._build(self.table.get(fn), fn, args, kwargs, meta, [meta])
-        return Scalar(self, expr, sample, arguments)
 
     def _build(
         self,
@@ -262,9 +270,8 @@ class Builder:
     ) -> list[relax.Expr]:
         name = getattr(fn, "__name__", type(fn).__name__)
         values = values_in((args, kwargs))
-        scalars = [value for value in values if isinstance(value, Scalar)]
-        if scalars:
-            raise NeedsConstant(frozenset().union(*(s.arguments for s in scalars)))
+        if any(isinstance(value, Scalar) for value in values):
+            raise constant_needed(name, values)
         if "device" in kwargs:
             kwargs = kwargs | {"device": self.device}
         elif not values:
@@ -295,17 +302,13 @@ class Builder:
         operands = self._operands(TorchCall(fn, args, kwargs, ()), self.unique(name))
         # Unlike call_pure_packed, no pass may remove this call or move it past another.
         R.emit(relax.Call(relax.ExternFunc(TORCH_CALL), operands, ty_args=[relax.TupleType([])]))
-        self.is_pure = False
+        self.effects += 1
 
     def _operands(self, call: TorchCall, name: str) -> list[relax.Expr]:
         """What the packed function of a call takes: the call, a parameter, and its values."""
         parameter = R.arg(name, relax.ObjectType())
         self.on_torch_call(call)
         return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
-
-
-def _storage(meta: torch.Tensor) -> int:
-    return int(meta.untyped_storage()._cdata)
 
 
 def _bound(part: Any) -> relax.Expr:

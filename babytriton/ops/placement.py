@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from tvm import relax
 from tvm.ir import IRModule
-from tvm.relax.script import builder as R
 
+from babytriton.diagnostics import Span
 from babytriton.ops.refusals import MixedDevices, WrongDevice
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
@@ -31,6 +31,8 @@ class Placement:
         self.home = home
         self.block: torch.device | None = None
         """The device of the ``with`` block that the user's code is in."""
+        self.span: Span | None = None
+        """Where the user's code went to another device."""
         self._target = target
         self._devices = {home: _vdevice(home, target)}
 
@@ -87,14 +89,14 @@ class Placement:
         """A device of the program as Relax names it."""
         return self._devices[device]
 
-    def moved(self, value: Value, device: torch.device) -> Value:
-        """A value on a device: itself, or a copy."""
-        if value.device == device:
-            return value
-        found = copy.copy(value)
-        found.expr = R.emit(relax.op.to_vdevice(value.expr, self.vdevice(device)))
-        found.meta, found.device = value.meta.clone(), device
-        return found
+    @contextlib.contextmanager
+    def within(self, device: torch.device | None) -> Iterator[None]:
+        """A block of the user's code that computes on a device, if one is given."""
+        around, self.block = self.block, device or self.block
+        try:
+            yield
+        finally:
+            self.block = around
 
     def annotated(self, type: relax.TensorType, device: torch.device) -> relax.TensorType:
         """The type of a tensor that a call leaves on a device."""

@@ -156,7 +156,7 @@ def _is_relax(fn: Callable[..., Any]) -> bool:
 
 def _sample(operand: Any) -> Any:
     if isinstance(operand, Scalar):
-        return 1.0
+        return operand.kind(1)
     return operand.meta if isinstance(operand, Value) else operand
 
 

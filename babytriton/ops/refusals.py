@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from babytriton.ops.table import Callee
-
 
 class Unsupported(Exception):
     """A row does not cover this call; the message says why torch runs it instead."""
 
 
 class Mutation(Exception):
-    """The call writes to one of its arguments.
+    """The call changes a tensor in a way that the language has not.
 
     Attributes:
         instead: what the user can write.
@@ -42,15 +37,3 @@ class IllTyped(Exception):
 
 class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
-
-
-def refuse_mutation(fn: Callee, kwargs: Mapping[str, Any]) -> None:
-    """Raise :class:`Mutation` for callables that write to an argument."""
-    name = getattr(fn, "__name__", "")
-    if kwargs.get("out") is not None:
-        raise Mutation("out=", "leave out= out and use the result")
-    if kwargs.get("inplace") is True:
-        raise Mutation("inplace=True", "leave inplace= out and use the result")
-    in_place = name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_")
-    if in_place or name in ("__setitem__", "setitem"):
-        raise Mutation(name, "compute a new tensor: y = x + 1 instead of x.add_(1)")

@@ -12,14 +12,12 @@ from tvm.relax.script import builder as R
 from tvm.script.ir_builder import ir as I
 
 from babytriton.ops import numerics
+from babytriton.ops.storage import INJECTIVE
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of, find_dtype
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
-
-_INJECTIVE = 2
-"""FuseOps' number for operators each of whose elements reads given elements of the inputs."""
 
 
 class Site:
@@ -132,7 +130,7 @@ class Site:
             return compute(shape, lambda *index: body(tensors, *index), name)
 
         # TVM takes what reads at places it cannot foresee to be opaque, and fuses it with nothing.
-        return self.builder.emit_te(name, fn, *inputs, attrs={"op_pattern": _INJECTIVE})
+        return self.builder.emit_te(name, fn, *inputs, attrs=INJECTIVE)
 
 
 def compute(shape: Sequence[int], body: Callable[..., Any], name: str) -> te.Tensor:

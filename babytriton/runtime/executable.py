@@ -26,6 +26,8 @@ UNSOUND_PASSES = [
     "s_tir.RenormalizeSplitPattern",
 ]
 
+WITHOUT_SLP = "-vectorize-slp:bool=0"
+
 
 @dataclass(frozen=True)
 class Executable:
@@ -74,7 +76,14 @@ def build(mod: IRModule, entry: str, target: Target) -> Executable:
         config={"tirx.disable_assert": True},
     )
     with COMPILE_LOCK, context:
-        return Executable(tvm.compile(mod, target=tvm_target(target)), entry, target)
+        try:
+            compiled = tvm.compile(mod, target=tvm_target(target))
+        except tvm.error.InternalError as error:
+            if "LLVM module verification failed" not in str(error):
+                raise
+            # Its vectorizer of straight-line code makes invalid code of some kernels.
+            compiled = tvm.compile(mod, target=tvm_target(target, (WITHOUT_SLP,)))
+        return Executable(compiled, entry, target)
 
 
 def _modules(module: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A number out of a tensor."""
+"""A loop over a number."""
 
 import torch
 
@@ -7,7 +7,9 @@ import babytriton as bt
 
 @bt.jit
 def f(x):
-    return x * x.max().item()
+    for i in x.sum():
+        x = x + i
+    return x
 
 
 def run():

@@ -1,4 +1,4 @@
-"""A branch."""
+"""A list that grows on one path only."""
 
 import torch
 
@@ -7,9 +7,10 @@ import babytriton as bt
 
 @bt.jit
 def f(x):
+    found = []
     if x.sum() > 0:
-        return x
-    return -x
+        found.append(x)
+    return found
 
 
 def run():

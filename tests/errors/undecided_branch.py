@@ -1,4 +1,4 @@
-"""A tensor handed to Python's float."""
+"""A name that only one branch binds."""
 
 import torch
 
@@ -7,7 +7,9 @@ import babytriton as bt
 
 @bt.jit
 def f(x):
-    return x * float(x[0])
+    if x.sum() > 0:
+        y = x * 2
+    return y
 
 
 def run():
