@@ -10,7 +10,7 @@ from typing import Any
 from babytriton import errors
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.visitor import Visitor
-from babytriton.ops.mutation import set_items
+from babytriton.ops.mutation import is_view, set_items
 from babytriton.ops.value import Scalar, Value
 
 IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {
@@ -56,7 +56,10 @@ class Assignments(Visitor):
         elif isinstance(target, ast.Subscript):
             owner, key = self.visit(target.value), self.visit(target.slice)
             old = self.emit(target, operator.getitem, owner, key)
-            self._set_item(target, owner, key, self._augmented(node, old))
+            new = self._augmented(node, old)
+            # What is a view of its owner has been written to it already.
+            if new is not old or not (isinstance(owner, Value) and is_view(old, owner)):
+                self._set_item(target, owner, key, new)
         else:
             old = self.visit_Attribute(target)
             if not isinstance(old, Value):

@@ -55,7 +55,7 @@ class ControlFlow(Visitor):
         left = exits.open[0]
         for flag in exits.open[1:]:
             left = self.logical(node, torch.logical_or, left, flag)
-        join = partial(self._join_exits, node)
+        join = partial(self._join_exits, node, left)
         found: Exits = self.fork(node, left, live, exits.surely, rest, join)
         return found
 
@@ -96,7 +96,7 @@ class ControlFlow(Visitor):
             live,
             lambda: self.block(body),
             lambda: self.block(orelse),
-            partial(self._join_exits, node.test),
+            partial(self._join_exits, node.test, condition),
         )
         return exits, folds
 
@@ -230,7 +230,9 @@ class ControlFlow(Visitor):
         join.freeze(base, program.scopes)
         return result
 
-    def _join_exits(self, node: ast.AST, join: Join, one: Exits, other: Exits) -> Exits:
+    def _join_exits(
+        self, node: ast.AST, condition: Scalar, join: Join, one: Exits, other: Exits
+    ) -> Exits:
         kinds = [*one.flags, *(kind for kind in other.flags if kind not in one.flags)]
         flags = {
             kind: join.value(one.flags.get(kind, False), other.flags.get(kind, False))
@@ -247,21 +249,25 @@ class ControlFlow(Visitor):
         except Differ as differ:
             lines = [self.span(exits.node).line for exits in (one, other) if exits.node]
             where = f"returned at lines {lines[0]} and {lines[1]}"
-            at = one.node or other.node or node
-            why = errors.Unmerged.at_condition(self.span(node))
-            span, types = self.span(at), (differ.one, differ.other)
-            self.fail(errors.Unmerged(span, "the result", *types, why, where))
+            at = one.node or other.node
+            self._refuse_unmerged(node, condition, "the result", differ, at, where)
         return Exits(flags, value, one.node or other.node, sure)
 
     def _refuse_unmerged(
-        self, node: ast.AST, condition: Scalar, what: str, differ: Differ
+        self,
+        node: ast.AST,
+        condition: Scalar,
+        what: str,
+        differ: Differ,
+        at: ast.AST | None = None,
+        where: str = "",
     ) -> NoReturn:
         if condition.arguments:
             # With a constant for the argument there is one path.
             raise NeedsConstant(condition.arguments)
-        span = self.span(node)
-        why = errors.Unmerged.at_condition(span)
-        self.fail(errors.Unmerged(span, what, differ.one, differ.other, why))
+        why = errors.Unmerged.at_condition(self.span(node))
+        span, types = self.span(at or node), (differ.one, differ.other)
+        self.fail(errors.Unmerged(span, what, *types, why, where))
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:

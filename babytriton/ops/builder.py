@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +16,12 @@ from tvm.script.ir_builder import IRBuilder
 from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.meta import replace_tensors, tensors_of, typed
+from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.placement import Placement
 from babytriton.ops.refusals import RowError, Unsupported
 from babytriton.ops.regions import Regions
 from babytriton.ops.site import Site, relax_type, type_of
-from babytriton.ops.storage import Memory
+from babytriton.ops.storage import Memory, Part
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import Scalar, Value, constant_needed, map_values, values_in
 from babytriton.targets import Target
@@ -104,6 +106,8 @@ class Builder:
         metas = tensors_of(result)
         if not metas:
             return result
+        if is_at_unknown_place(fn, args):
+            return self._element(fn, args, kwargs, result)
         for value in values:
             # Methods such as contiguous() return the tensor itself.
             if result is value.meta:
@@ -132,6 +136,22 @@ class Builder:
         if self._depth or self.device == self.placement.home or expr.ty.vdevice is not None:
             return expr
         return R.emit(relax.op.to_vdevice(expr, self.placement.vdevice(self.device)))
+
+    def _element(
+        self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+    ) -> Value:
+        """A part of a tensor at a place that is known only at run time.
+
+        For torch it is a view of the tensor: it keeps up with what either of the two becomes.
+        """
+        meta = torch.empty_like(result, memory_format=torch.contiguous_format)
+        found = self.value(self.build(fn, args, kwargs, meta), meta)
+        if found.storage is not None and args[0].storage is not None:
+            read = partial(self.build, fn, args, kwargs, meta)
+            is_item = fn in (operator.getitem, torch.Tensor.__getitem__)
+            write = partial(mutation.set_items, self, *args) if is_item else None
+            found.storage.part = Part(args[0].storage, read, write)
+        return found
 
     def build(
         self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], meta: torch.Tensor

@@ -13,7 +13,6 @@ import torch
 
 from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
-from babytriton.ops.storage import Layout
 from babytriton.ops.subscript import expanded
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
@@ -183,19 +182,20 @@ def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
         item = (item,)
     if not isinstance(item, tuple) or not any(isinstance(part, (Value, list)) for part in item):
         view = builder.call(operator.getitem, (owner, item), {})
-        if not _is_same(view, new):
-            builder.memory.write(view, _fitted(builder, new, view).expr)
+        fitted = _expanded(builder, new, tuple(view.meta.shape), view.meta.dtype)
+        builder.memory.write(view, fitted.expr)
     elif any(_is_mask(part) for part in item):
         _write_masked(builder, owner, item, new)
     else:
         _write_places(builder, owner, expanded(item, owner.meta.ndim), new)
 
 
-def _is_same(view: Value, new: Any) -> bool:
-    """Whether a view is assigned to where it already is, as ``x[i] += 1`` ends."""
-    if not isinstance(new, Value) or new.storage is not view.storage or new.storage is None:
+def is_view(value: Value, owner: Value) -> bool:
+    """Whether what is written to one tensor is written to another as well."""
+    if value.storage is None or owner.storage is None:
         return False
-    return Layout.of(new.meta) == Layout.of(view.meta)
+    part = value.storage.part
+    return value.storage is owner.storage or (part is not None and part.whole is owner.storage)
 
 
 def _write_masked(builder: Builder, owner: Value, item: tuple[Any, ...], new: Any) -> None:
@@ -241,10 +241,6 @@ def _index(builder: Builder, part: Any) -> Value:
 
 def _is_mask(part: Any) -> bool:
     return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
-
-
-def _fitted(builder: Builder, new: Any, target: Value) -> Value:
-    return _expanded(builder, new, tuple(target.meta.shape), target.meta.dtype)
 
 
 def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:

@@ -303,7 +303,7 @@ ROWS: tuple[Op, ...] = (
     Op("layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm),
     Op("rms_norm", (F.rms_norm, torch.rms_norm), _rms_norm),
     Op("group_norm", (F.group_norm, torch.group_norm), decompose=_group_norm),
-    Op("batch_norm", (F.batch_norm, torch.batch_norm), decompose=_batch_norm),
+    Op("batch_norm", (F.batch_norm, torch.batch_norm), decompose=_batch_norm, scalars=True),
     Op("instance_norm", (F.instance_norm, torch.instance_norm), decompose=_instance_norm),
     Op("local_response_norm", (F.local_response_norm,), _local_response_norm),
     Op("normalize", (F.normalize,), decompose=_normalize),

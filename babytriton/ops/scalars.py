@@ -39,7 +39,7 @@ def arithmetic(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Scalar:
         NeedsConstant, DataDependent: Python would raise for some numbers, as a kernel cannot.
     """
     kinds: list[Any] = [kind_of(arg) for arg in args]
-    divides = fn in _DIVISIONS and not isinstance(args[1], Scalar) and args[1] != 0
+    divides = fn in _DIVISIONS and _divides(fn, args, kinds)
     bits = fn in _BITS and float not in kinds
     if not (fn in _TOTAL or divides or bits):
         raise constant_needed(fn.__name__, args)
@@ -49,6 +49,16 @@ def arithmetic(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Scalar:
     wide = [_as_int(builder, arg) for arg in args]
     arguments = frozenset[str]().union(*(arg.arguments for arg in wide if isinstance(arg, Scalar)))
     return Scalar(builder, builder.build(fn, tuple(wide), {}, meta), sample, arguments)
+
+
+def _divides(fn: Callee, args: tuple[Any, ...], kinds: list[Any]) -> bool:
+    """Whether a kernel can divide as Python does: dividing integers by 0 would end the process.
+
+    A float that a tensor held is divided by 0 as tensors are.
+    """
+    if not isinstance(args[1], Scalar):
+        return bool(args[1] != 0)
+    return not args[1].arguments and (fn is operator.truediv or float in kinds)
 
 
 def _as_int(builder: Builder, arg: Any) -> Any:

@@ -79,6 +79,7 @@ class Storage:
         viewed_flat: whether a tensor views it that torch would have made a copy of another
             layout for, as ``reshape`` does of a transpose.
         frozen: whether it is open whose memory it is, so that none can write to it.
+        part: how it belongs to another storage, if it does.
     """
 
     def __init__(self, expr: Expr, meta: torch.Tensor) -> None:
@@ -87,6 +88,29 @@ class Storage:
         self.version = object()
         self.viewed_flat = False
         self.frozen = False
+        self.part: Part | None = None
+
+
+class Part:
+    """A storage that is a part of another one, at a place that is known only at run time.
+
+    Args:
+        whole: the other one.
+        read: takes the part out of it again.
+        write: puts a tensor in the place of the part; ``None`` where that is not known.
+    """
+
+    def __init__(
+        self,
+        whole: Storage,
+        read: Callable[[], Expr],
+        write: Callable[[Stored], None] | None,
+    ) -> None:
+        self.whole = whole
+        self.read = read
+        self.write = write
+        self.seen = whole.version
+        """The version of the whole that the part is of."""
 
 
 class Stored(Protocol):
@@ -109,6 +133,9 @@ class Emits(Protocol):
         attrs: Mapping[str, Any] | None = None,
     ) -> Expr:
         """Emit a tensor expression."""
+
+    def value(self, expr: Expr, meta: torch.Tensor) -> Any:
+        """A tensor of the program."""
 
 
 class Memory:
@@ -142,6 +169,9 @@ class Memory:
         """
         storage = tensor.storage
         assert storage is not None
+        self._refresh(storage)
+        if tensor.version is storage.version:
+            return tensor.made
         base, view = Layout.of(storage.meta), Layout.of(tensor.meta)
         if _is_whole(tensor, storage):
             return storage.expr
@@ -156,8 +186,12 @@ class Memory:
                 than as elements of the tensor it was made for.
         """
         storage = tensor.storage
-        if storage is not None and storage.frozen:
-            raise Mutation("on some paths it shares its memory with another tensor", _CLONE)
+        if storage is not None:
+            self._refresh(storage)
+            if storage.frozen:
+                raise Mutation("on some paths it shares its memory with another tensor", _CLONE)
+            if storage.part is not None and storage.part.write is None:
+                raise Mutation("where it lies in another tensor is known only at run time", _CLONE)
         if storage is None or _is_whole(tensor, storage):
             whole = new
         else:
@@ -171,6 +205,19 @@ class Memory:
         if storage is not None:
             storage.expr = whole
             storage.version = tensor.version = object()
+            if storage.part is not None and storage.part.write is not None:
+                storage.part.write(self._builder.value(whole, storage.meta))
+                storage.part.seen = storage.part.whole.version
+
+    def _refresh(self, storage: Storage) -> None:
+        """Take a part out of its whole again, if that was written to."""
+        part = storage.part
+        if part is None:
+            return
+        self._refresh(part.whole)
+        if part.seen is not part.whole.version:
+            storage.expr, storage.version = part.read(), object()
+            part.seen = part.whole.version
 
 
 _MAY_COPY = frozenset(

@@ -59,7 +59,8 @@ class Value:
     @property
     def expr(self) -> relax.Expr:
         """The tensor as it is now."""
-        if self.storage is None or self.version is self.storage.version:
+        storage = self.storage
+        if storage is None or (storage.part is None and self.version is storage.version):
             return self.made
         return self.emitter.read(self)
 
