@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+import torch
 from tvm import relax
 from tvm.ir import GlobalVar, PrimType, Var
 from tvm.relax.script import builder as R
@@ -86,6 +87,9 @@ class Regions:
         Returns:
             The results of the region that ran.
         """
+        if not then[1]:
+            self.branch(condition, (then[0], [_nothing()]), (orelse[0], [_nothing()]))
+            return []
         calls = [
             self._define(name, [], *part).call([])
             for name, part in (("then", then), ("orelse", orelse))
@@ -120,6 +124,10 @@ class Regions:
         Returns:
             The values of ``states`` after the last step.
         """
+        if not states:
+            state = carried("nothing", TensorType((), torch.bool))
+            self.counted_loop(count, step, [state], [_nothing()], (body[0], [state]))
+            return []
         part = self._define("body", [step, *states], *body)
         low, high = Var("low", PrimType("int64")), Var("high", PrimType("int64"))
         driver = self._declare("steps", [low, high, *states], part)
@@ -228,6 +236,11 @@ def _free(region: Region, result: relax.Expr, bound: Sequence[Var]) -> list[Var]
     """What a region and its result use from around them."""
     found = relax.analysis.free_vars(relax.SeqExpr(region.blocks, result))
     return [var for var in found if not any(var.same_as(known) for known in bound)]
+
+
+def _nothing() -> relax.Expr:
+    """The result of what has none: TVM's virtual machine finds no register for an empty tuple."""
+    return relax.const(False, "bool")
 
 
 def _emit(name: str, expr: relax.Expr) -> Var:

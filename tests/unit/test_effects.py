@@ -196,6 +196,44 @@ def test_assertions_about_tensors() -> None:
     torch.testing.assert_close(compiled(X, N), X + 1)
 
 
+def test_prints_in_branches_and_loops(capsys: Capture) -> None:
+    def f(x):
+        if x.sum() > 0:
+            print("positive", x.sum())
+            x = x * 2
+        elif x.min() < -1:
+            print("very negative")
+        for i in range(3):
+            print("step", i)
+            x = x + i
+        for i in range(40):
+            if i == 38:
+                print("late", x[0])
+            x = x + 1
+        while x.sum() < 500:
+            print("grows to", x.sum())
+            x = x + x.abs()
+        if x[0] > 1000:
+            print("nothing else in this branch")
+        return x
+
+    for start in (1.0, -0.5, -2.0, 5000.0):
+        printed(capsys, f, torch.full((3,), start))
+
+
+def test_assertions_in_branches(capsys: Capture) -> None:
+    def f(x):
+        if x.sum() > 0:
+            assert x[0] > 1, f"first is {x[0]}"
+        return x + 1
+
+    compiled = bt.jit("cpu")(f)
+    for good in (-torch.ones(2), torch.full((2,), 2.0)):
+        torch.testing.assert_close(compiled(good), good + 1)
+    with pytest.raises(AssertionError, match=r"first is 0.5"):
+        compiled(torch.full((2,), 0.5))
+
+
 def test_an_assertion_about_several_elements_is_refused() -> None:
     def f(x):
         assert x > 0
