@@ -12,7 +12,14 @@ _sys.excepthook = _excepthook
 
 from babytriton.device import device  # noqa: E402
 from babytriton.diagnostics import CompileError  # noqa: E402
-from babytriton.jit import JitFunction, jit  # noqa: E402
+from babytriton.frontend.grid import grid  # noqa: E402
+from babytriton.jit import JitFunction, jit, register  # noqa: E402
+from babytriton.kernel import KernelFunction, kernel  # noqa: E402
+from babytriton.kernel_stages import (  # noqa: E402
+    CompiledKernel,
+    LoweredKernel,
+    ScheduledKernel,
+)
 from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
 from babytriton.targets import Target  # noqa: E402
 from babytriton.tensor import Tensor  # noqa: E402
@@ -21,12 +28,19 @@ __version__ = "0.1.0"
 __all__ = [
     "CompileError",
     "Compiled",
+    "CompiledKernel",
     "JitFunction",
+    "KernelFunction",
     "Lowered",
+    "LoweredKernel",
     "Scheduled",
+    "ScheduledKernel",
     "Target",
     "Tensor",
     "__version__",
     "device",
+    "grid",
     "jit",
+    "kernel",
+    "register",
 ]

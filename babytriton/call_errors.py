@@ -175,6 +175,15 @@ class NamedSize(CallDiagnostic):
     given: str
 
 
+@dataclass(frozen=True)
+class BadRegistration(CallDiagnostic):
+    code = "BT125"
+    title = "register: argument `{name}`"
+    label = "{why}"
+    name: str
+    why: str
+
+
 # ---------------------------------------------------------------- while running
 
 

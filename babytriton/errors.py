@@ -284,6 +284,26 @@ class CannotIterate(Diagnostic):
 
 
 @dataclass(frozen=True)
+class Unavailable(Diagnostic):
+    code = "BT040"
+    title = "`{function}` cannot be part of the program"
+    label = "{why}"
+    hint = "{instead}"
+    function: str
+    why: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class RowFailed(Diagnostic):
+    code = "BT041"
+    title = "the row registered for `{function}` failed"
+    label = "{why}"
+    function: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Internal(Diagnostic):
     code = "BT900"
     title = "a bug in babytriton"

@@ -16,6 +16,8 @@ from babytriton.frontend.callee import behind, function_of, name_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
 from babytriton.frontend.source import Source
+from babytriton.ops import TABLE
+from babytriton.ops.registry import Registry
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK
@@ -24,6 +26,11 @@ from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
 
 Function = Callable[..., Any]
+
+REGISTRY = Registry(TABLE, COMPILE_LOCK)
+"""The operator table of this process."""
+
+register = REGISTRY.register
 
 
 class JitFunction:
@@ -44,6 +51,7 @@ class JitFunction:
         unknown = self._static_argnames - set(self._parameters.names)
         if unknown:
             raise ValueError(f"static_argnames: {name_of(fn)} has no parameter {min(unknown)!r}")
+        self._registry = Registry(REGISTRY, COMPILE_LOCK)
         self._specializations: dict[Any, list[Compiled]] = {}
         self._newest: Compiled | None = None
         self._static = self._static_argnames
@@ -57,6 +65,16 @@ class JitFunction:
     def __babytriton_function__(self) -> Function:
         """What a call from another compiled function inlines."""
         return self.fn
+
+    @property
+    def __babytriton_rows__(self) -> Registry:
+        """The operator table that a call from another compiled function inlines it with."""
+        return self._registry
+
+    @property
+    def register(self) -> Callable[..., Any]:
+        """As :func:`babytriton.register`, for what this one function calls."""
+        return self._registry.register
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled for these arguments.
@@ -121,12 +139,15 @@ class JitFunction:
         if bound is None or bound.fn.__self__ is not owner:
             method = types.MethodType(self.fn, owner)
             bound = JitFunction(method, self.target, self._static_argnames)
+            bound._registry = self._registry
             attributes[name] = bound
         return bound
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
         """A function that compiles anew: what was compiled belongs to the first one."""
-        return JitFunction(copy.deepcopy(self.fn, memo), self.target, self._static_argnames)
+        copied = JitFunction(copy.deepcopy(self.fn, memo), self.target, self._static_argnames)
+        copied._registry = self._registry.copy()
+        return copied
 
     def __reduce__(self) -> Any:
         """Pickled by name, as functions are; of an object, with the object."""
@@ -151,7 +172,8 @@ class JitFunction:
 
     def _key(self, values: Sequence[Any]) -> Any:
         names = self._parameters.names
-        return (torch.get_default_dtype(), call_key(values, self._static, names))
+        key = call_key(values, self._static, names)
+        return (torch.get_default_dtype(), REGISTRY.version, self._registry.version, key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
         with COMPILE_LOCK:
@@ -166,9 +188,11 @@ class JitFunction:
         self._check_annotations(values)
         while True:
             signature = Signature.of(self._parameters.names, values, self._static)
-            target = self.target or _target_of(signature)
+            target = self.target or target_of(signature)
             try:
-                return Lowered.of(self.fn, self._parameters, signature, target)
+                return Lowered.of(
+                    self.fn, self._parameters, signature, target, self._registry.table
+                )
             except NeedsConstant as needed:
                 # Specializations made before keep a float variable that this one cannot.
                 self._static |= needed.arguments
@@ -243,7 +267,7 @@ def _as_function(fn: Any) -> Function:
     return fn  # type: ignore[no-any-return]
 
 
-def _target_of(signature: Signature) -> Target:
+def target_of(signature: Signature) -> Target:
     """The target for the device that the tensor arguments are on."""
     kind = "cpu"
     for leaf in signature.leaves():

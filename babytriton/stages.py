@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from babytriton.frontend.program import Hidden, Input
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback, TorchCall
+from babytriton.ops.table import Callee, Op
 from babytriton.passes import pipeline
 from babytriton.runtime import cuda, executable, interop
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill, require_device
@@ -63,8 +64,9 @@ class Lowered:
         parameters: Parameters,
         signature: Signature,
         target: Target,
+        table: Mapping[Callee, Op],
     ) -> Lowered:
-        """Lower a function.
+        """Lower a function, with the given row for each torch callable.
 
         Raises:
             CompileError: the function cannot be compiled.
@@ -72,8 +74,8 @@ class Lowered:
         """
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
-            device = _device(signature, target)
-            found = lowering.lower(fn, signature, device, target)
+            device = device_of(signature, target)
+            found = lowering.lower(fn, signature, device, target, table)
         return cls(name_of(fn), parameters, signature, target, found, node)
 
     @property
@@ -103,7 +105,7 @@ class Lowered:
 
     def schedule(self) -> Scheduled:
         """Fuse operators into TensorIR functions and give each its loops."""
-        with executable.COMPILE_LOCK, _ours("scheduling"):
+        with executable.COMPILE_LOCK, ours("scheduling"):
             mod = pipeline.fuse_and_schedule(self.mod, self.target)
         return Scheduled(self, mod)
 
@@ -140,7 +142,7 @@ class Scheduled:
 
     def compile(self) -> Compiled:
         """Compile to machine code; for a GPU that is absent, to source."""
-        with _ours("code generation"):
+        with ours("code generation"):
             target = self.lowered.target.resolved()
             built = executable.build(self.mod, self.lowered.lowering.entry, target)
         return Compiled(self, built)
@@ -305,7 +307,7 @@ def _cuda_arch(target: Target) -> str:
     return (target if target.kind == "cuda" else Target("cuda")).resolved().arch or ""
 
 
-def _device(signature: Signature, target: Target) -> torch.device:
+def device_of(signature: Signature, target: Target) -> torch.device:
     """The device to run on: that of the arguments, if it is one of the target's kind."""
     specs = [leaf.spec for leaf in signature.leaves()]
     devices = [spec.device for spec in specs if isinstance(spec, TensorSpec)]
@@ -314,7 +316,7 @@ def _device(signature: Signature, target: Target) -> torch.device:
 
 
 @contextmanager
-def _ours(stage: str) -> Iterator[None]:
+def ours(stage: str) -> Iterator[None]:
     """Whatever fails inside is not the user's: say so, in words that are not TVM's."""
     try:
         yield

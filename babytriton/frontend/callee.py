@@ -13,13 +13,17 @@ import torch
 _TORCH_COMPILE = "_torchdynamo_orig_callable"
 
 
+def seen_through(fn: Any) -> Any:
+    """What stands behind ``torch.compile``, which only chooses how a function runs."""
+    inner = _torch_compiled(fn)
+    return fn if inner is None else seen_through(inner)
+
+
 def behind(fn: Any) -> Any:
-    """What a wrapper stands for that only chooses how a function runs: ours, or torch.compile's."""
-    while True:
-        inner = getattr(fn, "__babytriton_function__", None) or _torch_compiled(fn)
-        if inner is None:
-            return fn
-        fn = inner
+    """What stands behind ``torch.compile`` and ``jit``."""
+    fn = seen_through(fn)
+    inner = getattr(fn, "__babytriton_function__", None)
+    return fn if inner is None else behind(inner)
 
 
 def function_of(fn: Any) -> types.FunctionType:

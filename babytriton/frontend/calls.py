@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,29 +17,18 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import builtins, effects, modules, outside
-from babytriton.frontend.callee import behind, signature_of
+from babytriton.frontend import beyond, builtins, effects, modules, outside
+from babytriton.frontend.callee import seen_through, signature_of
 from babytriton.frontend.captures import Place
+from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
-from babytriton.ops import refusals, value
-from babytriton.ops.value import Method, Value, values_in
+from babytriton.ops.value import REFUSALS, Method, Text, Value, values_in
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
-OURS = (
-    CompileError,
-    refusals.IllTyped,
-    refusals.MixedDevices,
-    refusals.Mutation,
-    refusals.RowError,
-    refusals.UnsupportedDtype,
-    refusals.WrongDevice,
-    value.DataDependent,
-    value.NeedsConstant,
-    RecursionError,
-)
+OURS: tuple[type[Exception], ...] = (CompileError, *REFUSALS)
 """What passes through plain Python on its way to becoming a message."""
 
 
@@ -96,7 +86,7 @@ def call(
 ) -> Any:
     """Compile a call of whatever ``fn`` is."""
     args, kwargs = tuple(args), dict(kwargs)
-    fn = behind(fn)
+    fn = seen_through(fn)
     if isinstance(fn, Method):
         if fn.fn is torch.Tensor.item:
             return at.number(node, builtins.kind_of(fn.value), fn.value)
@@ -121,6 +111,16 @@ def call(
         return modules.call(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
+    if beyond.is_beyond_torch(fn):
+        with _at_one_place(at, node, args, kwargs):
+            return beyond.call(at, node, fn, args, kwargs)
+    if hasattr(fn, "__babytriton_kernel__"):
+        with _at_one_place(at, node, args, kwargs):
+            return calling.call(at, node, fn, args, kwargs)
+    plain = getattr(fn, "__babytriton_function__", None)
+    if plain is not None:
+        with beyond.rows_of(at, fn):
+            return call(at, node, plain, args, kwargs)
     if _hashable(fn) and fn in builtins.ON_VALUES and values_in((args, kwargs)):
         return at.python(node, builtins.ON_VALUES[fn], *args, **kwargs)
     if fn in (bool, int, float) and len(args) == 1 and isinstance(args[0], Value):
@@ -226,7 +226,7 @@ def _python(
     if name in _MUTATORS and at.program.captures.is_outside(owner):
         at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))
     if effects.defers(fn, (args, kwargs)):
-        return value.Text(fn, *args, **kwargs)
+        return Text(fn, *args, **kwargs)
     if isinstance(fn, functools._lru_cache_wrapper) and values_in((args, kwargs)):
         why = "functools.lru_cache keeps results from call to call, a program does not"
         instead = f"call the function behind it: {name}.__wrapped__"
@@ -236,6 +236,17 @@ def _python(
         instead = "use torch's function of that name, or return the tensor and call it outside"
         at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
     return at.python(node, fn, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _at_one_place(
+    at: CodeGenerator, node: ast.AST, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[None]:
+    """A call of the user's own kernel, which may write to its operands: they are not moved."""
+    with at.program.blaming(at.span(node), "this kernel", (args, kwargs)):
+        emitting = at.program.builder.at_one_place(values_in((args, kwargs)))
+    with emitting:
+        yield
 
 
 def _held(at: CodeGenerator, partial: functools.partial[Any]) -> tuple[Any, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,9 @@ from babytriton.frontend.program import Input, Program
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import ABSENT, FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source
-from babytriton.ops import TABLE
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
-from babytriton.ops.table import Op
+from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
 from babytriton.targets import Target
 
@@ -98,7 +97,11 @@ class Lowering:
 
 
 def lower(
-    fn: Callable[..., Any], signature: Signature, device: torch.device, target: Target
+    fn: Callable[..., Any],
+    signature: Signature,
+    device: torch.device,
+    target: Target,
+    table: Mapping[Callee, Op],
 ) -> Lowering:
     """Compile a Python function to Relax.
 
@@ -108,13 +111,14 @@ def lower(
         signature: of the arguments it is compiled for.
         device: what the program is called on.
         target: what it is compiled for there.
+        table: the row of each torch callable.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
         NeedsConstant: a float argument must be a constant for it to be compiled.
     """
     source = Source.of(fn)
-    program = Program(Builder(TABLE, device, target))
+    program = Program(Builder(table, device, target))
     entry = name_of(fn) if name_of(fn).isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None

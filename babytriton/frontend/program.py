@@ -21,6 +21,8 @@ from babytriton.ops.refusals import (
     IllTyped,
     MixedDevices,
     Mutation,
+    RowFailed,
+    Unavailable,
     UnsupportedDtype,
     WrongDevice,
 )
@@ -179,6 +181,10 @@ class Program:
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
         except Mutation as error:
             self.fail(errors.Mutation(span, str(error), error.instead))
+        except RowFailed as error:
+            self.fail(errors.RowFailed(span, error.name, str(error)))
+        except Unavailable as error:
+            self.fail(errors.Unavailable(span, what, str(error), error.instead))
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:

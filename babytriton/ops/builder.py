@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.placement import Placement
-from babytriton.ops.refusals import RowError, Unsupported
+from babytriton.ops.refusals import IllTyped, MixedDevices, RowError, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.storage import Memory, Part
@@ -86,9 +87,26 @@ class Builder:
         place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
         if self.placement.span is None and len(self.placement.devices) > 1:
             self.placement.span = self.span
-        before, self.device = self.device, place or self.placement.home
-        try:
+        with self._at(place or self.placement.home):
             return self._call(fn, *map_values((args, kwargs), self.moved))
+
+    def at_one_place(self, operands: Sequence[Value]) -> contextlib.AbstractContextManager[None]:
+        """A call that runs where its operands are, none of which is moved.
+
+        Raises:
+            MixedDevices: they are on several devices, or not where the block of the call is.
+        """
+        places = {value.device for value in operands}
+        places |= {self.placement.block} if self.placement.block else set()
+        if len(places) > 1:
+            raise MixedDevices(" and ".join(sorted(map(str, places))))
+        return self._at(next(iter(places), self.placement.home))
+
+    @contextlib.contextmanager
+    def _at(self, device: torch.device) -> Iterator[None]:
+        before, self.device = self.device, device
+        try:
+            yield
         finally:
             self.device = before
 
@@ -102,9 +120,16 @@ class Builder:
             return scalars.arithmetic(self, fn, args)
         if op is None or not op.scalars:
             args = scalars.as_tensors(fn, args, kwargs)
-        result = typed(self.device, fn, args, kwargs)
+        try:
+            result = typed(self.device, op.meta if op and op.meta else fn, args, kwargs)
+        except IllTyped as untyped:
+            if op is None or not op.registered or op.meta is not None:
+                raise
+            return self._typed_by_relax(op, args, kwargs, untyped)
         metas = tensors_of(result)
         if not metas:
+            if op is not None and op.registered and values:
+                raise RowFailed(op.name, f"what it stands for gives {result!r} and no tensor")
             return result
         if is_at_unknown_place(fn, args):
             return self._element(fn, args, kwargs, result)
@@ -177,6 +202,10 @@ class Builder:
         """Give a value the name that the user's code gives it."""
         IRBuilder.name(name, value.expr)
 
+    def empties(self, types: Sequence[TensorType]) -> list[Value]:
+        """Tensors without elements, of which no kernel is made."""
+        return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
+
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
         return self.value(R.arg(name, relax_type(type)), type.meta())
@@ -192,6 +221,10 @@ class Builder:
         number = R.arg(name, PrimType("float64"))
         expr = self.emit_te("number", lambda x: te.compute((), lambda: x, name=name), number)
         return Scalar(self, expr, sample, frozenset([argument]))
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind a Relax expression to a variable."""
+        return R.emit(expr)
 
     def counted(self, counter: Var) -> Scalar:
         """The number of a step of a counted loop."""
@@ -248,29 +281,44 @@ class Builder:
         result: Any,
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
+        exprs = self._apply(op, Site(self, result), args, kwargs)
+        built, expected = [type_of(expr) for expr in exprs], [TensorType.of(x) for x in metas]
+        if built != expected:
+            why = f"it gives {_listed(built)}, where {_listed(expected)} is expected"
+            raise RowFailed(op.name, why) if op.registered else RowError(f"row {op.name}: {why}")
+        operands = [value.expr for value in values_in((args, kwargs))]
+        return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
+
+    def _apply(
+        self, op: Op, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[relax.Expr]:
+        """What a row makes of a call, each part as a variable."""
         # Where ``out`` is given at all, it is None: anything else is a mutation.
         kwargs = {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
         self._depth += 1
         try:
             if op.build is not None:
-                built = op.build(Site(self, result), *args, **kwargs)
+                built = op.build(site, *args, **kwargs)
             else:
                 assert op.decompose is not None
                 built = op.decompose(*args, **kwargs)
         finally:
             self._depth -= 1
-        parts = list(built) if isinstance(built, (tuple, list)) else [built]
-        exprs = [_bound(part) for part in parts]
-        if len(exprs) != len(metas):
-            raise RowError(f"row {op.name} gave {len(exprs)} results, torch gives {len(metas)}")
-        for expr, meta in zip(exprs, metas):
-            if type_of(expr) != TensorType.of(meta):
-                raise RowError(
-                    f"row {op.name} gave {type_of(expr)}, torch gives {TensorType.of(meta)}"
-                )
+        exprs = [_bound(x) for x in (built if isinstance(built, (tuple, list)) else [built])]
         self.rows.append(op)
-        operands = [value.expr for value in values_in((args, kwargs))]
-        return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
+        return exprs
+
+    def _typed_by_relax(
+        self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], untyped: IllTyped
+    ) -> Any:
+        """A call of what torch cannot type, by the row that user code registered for it."""
+        try:
+            exprs = self._apply(op, Site(self, None), args, kwargs)
+        except (RowFailed, Unsupported) as failed:
+            why = f"{failed}; on meta tensors it fails by itself: {untyped}"
+            raise RowFailed(op.name, why) from failed
+        values = tuple(self.value(expr, type_of(expr).meta()) for expr in exprs)
+        return values if len(values) > 1 else values[0]
 
     def _own(self, expr: relax.Expr, meta: torch.Tensor, operands: list[relax.Expr]) -> relax.Expr:
         """A copy, where a row hands an operand through and torch gives memory of its own."""
@@ -329,6 +377,10 @@ class Builder:
         parameter = R.arg(name, relax.ObjectType())
         self.on_torch_call(call)
         return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
+
+
+def _listed(types: Sequence[TensorType]) -> str:
+    return " and ".join(map(str, types)) or "nothing"
 
 
 def _bound(part: Any) -> relax.Expr:

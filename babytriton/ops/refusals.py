@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Unsupported(Exception):
     """A row does not cover this call; the message says why torch runs it instead."""
@@ -35,5 +37,39 @@ class IllTyped(Exception):
     """torch refuses the call; the message is torch's own."""
 
 
+class Unavailable(Exception):
+    """What the user's code names cannot be part of the program.
+
+    Attributes:
+        instead: what the user can write.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        super().__init__(why)
+        self.instead = instead
+
+
+class RowFailed(Exception):
+    """A row that user code registered went wrong.
+
+    Attributes:
+        name: of what it was registered for.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+
+
 class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
+
+
+def reason(error: Exception) -> str:
+    """What an exception of TVM's says, without where in TVM it was raised."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("#")]
+    text = " ".join("\n".join(lines).split()) or type(error).__name__
+    text = re.sub(
+        r"^Check failed: .*?(?: is false| \([^()]* vs\. [^()]*\) ?): ", "", text, flags=re.DOTALL
+    )
+    return re.sub(r"ir\.Op\(.*?name=\"([^\"]+)\".*?support_level=\d+\)", r"\1", text)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from tvm import relax
 
+from babytriton.ops import refusals
 from babytriton.ops.storage import Storage
 
 NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -228,6 +229,23 @@ class NeedsConstant(Exception):
     def __init__(self, arguments: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(arguments)))
         self.arguments = arguments
+
+
+REFUSALS: tuple[type[Exception], ...] = (
+    refusals.IllTyped,
+    refusals.MixedDevices,
+    refusals.Mutation,
+    refusals.RowError,
+    refusals.RowFailed,
+    refusals.Unavailable,
+    refusals.Unsupported,
+    refusals.UnsupportedDtype,
+    refusals.WrongDevice,
+    DataDependent,
+    NeedsConstant,
+    RecursionError,
+)
+"""What the frontend turns into messages, or compiles again for."""
 
 
 def constant_needed(what: str, values: Iterable[Value]) -> NeedsConstant | DataDependent:

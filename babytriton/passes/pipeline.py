@@ -40,10 +40,14 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:
     """Relax operators -> calls of fused TensorIR functions, scheduled for the target."""
-    placed = devices.place(fuse(devices.cross_once(mod), target))
-    functions = dict(placed.functions_items())
-    for own, kernels in devices.by_target(placed, tvm_target(target)):
+    return schedule_kernels(devices.place(fuse(devices.cross_once(mod), target)), target)
+
+
+def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
+    """Unscheduled TensorIR functions -> the same with loops for the target, or their own one."""
+    functions = dict(mod.functions_items())
+    for own, kernels in devices.by_target(mod, tvm_target(target)):
         kind = devices.KINDS[own.kind.name]
         scheduled = PRECISE_MATH[kind](schedule(kernels, RULES[kind], own))
         functions.update(scheduled.functions_items())
-    return IRModule(functions, attrs=placed.attrs, global_infos=placed.global_infos)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -17,7 +17,7 @@ import babytriton as bt
 HERE = Path(__file__).parent
 CASES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith(("test_", "__")))
 
-RAISED = (TypeError, ValueError, RuntimeError, AssertionError)
+RAISED = (TypeError, ValueError, RuntimeError, IndexError, ArithmeticError, AssertionError)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
