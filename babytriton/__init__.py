@@ -10,6 +10,7 @@ import tvm as _tvm  # noqa: E402, F401
 # TVM replaces the hook; a user's uncaught error would then print without its message.
 _sys.excepthook = _excepthook
 
+from babytriton.device import device  # noqa: E402
 from babytriton.diagnostics import CompileError  # noqa: E402
 from babytriton.frontend.grid import grid  # noqa: E402
 from babytriton.jit import JitFunction, jit, register  # noqa: E402
@@ -37,6 +38,7 @@ __all__ = [
     "Target",
     "Tensor",
     "__version__",
+    "device",
     "grid",
     "jit",
     "kernel",

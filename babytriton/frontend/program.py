@@ -19,6 +19,7 @@ from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.refusals import (
     IllTyped,
+    MixedDevices,
     Mutation,
     RowFailed,
     Unavailable,
@@ -26,7 +27,7 @@ from babytriton.ops.refusals import (
     WrongDevice,
 )
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType
+from babytriton.types import TensorType, find_dtype
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -53,6 +54,9 @@ class Program:
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
     trail: list[Span] = field(default_factory=list)
+    """The calls that are being inlined, outermost first."""
+    callees: list[Any] = field(default_factory=list)
+    """The function that each of them calls."""
     names: set[str] = field(default_factory=set)
     scopes: list[Scope] = field(default_factory=list)
     """Of the functions that are being compiled, the innermost last."""
@@ -73,6 +77,8 @@ class Program:
         return self.builder.float_argument(self.unique(path), path, sample)
 
     def _hidden(self, place: Place, tensor: torch.Tensor) -> Value:
+        if find_dtype(tensor.dtype) is None or tensor.layout is not torch.strided:
+            raise UnsupportedDtype(str(tensor.dtype).removeprefix("torch."))
         return self._declare(Hidden(place), place.path, TensorType.of(tensor))
 
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
@@ -121,6 +127,33 @@ class Program:
         self.names.add(candidate)
         return candidate
 
+    @contextlib.contextmanager
+    def inside(self, fn: Any, span: Span | None, scope: Scope) -> Iterator[None]:
+        """Compile the body of a function that is called at ``span``, if anywhere.
+
+        Raises:
+            CompileError: that is too deep.
+        """
+        if len(self.callees) >= MAX_DEPTH:
+            starts = [i for i, callee in enumerate(self.callees) if callee is fn]
+            if not starts:
+                self.fail(errors.TooDeep(span, fn.__name__, MAX_DEPTH + 1))
+            names = [f"`{callee.__name__}`" for callee in self.callees[starts[-1] :]]
+            verb = "calls itself" if len(names) == 1 else "call each other"
+            found = errors.Recursion(span, f"{_and(names)} {verb}", MAX_DEPTH)
+            # Every further round would say the same again.
+            raise CompileError(found, tuple(self.trail[: starts[0] + len(names)]))
+        trail = tuple(self.trail)
+        self.trail += [] if span is None else [span]
+        self.callees.append(fn)
+        self.scopes.append(scope)
+        try:
+            yield
+        finally:
+            self.trail[:] = trail
+            self.callees.pop()
+            self.scopes.pop()
+
     def fail(self, diagnostic: Diagnostic) -> NoReturn:
         """Raise a message about the user's code."""
         raise CompileError(diagnostic, tuple(self.trail))
@@ -155,7 +188,9 @@ class Program:
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:
-            self.fail(errors.OtherDevice(span, str(error), str(self.builder.device)))
+            self.fail(errors.OtherDevice(span, str(error)))
+        except MixedDevices as error:
+            self.fail(errors.MixedDevices(span, what, str(error)))
         except DataDependent as error:
             if error.what == "bool":
                 self.fail(errors.TensorCondition(span, _and(_described(operands)) or "a tensor"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,12 +18,14 @@ from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
-from babytriton.ops.refusals import IllTyped, RowError, RowFailed, Unsupported
+from babytriton.ops.placement import Placement
+from babytriton.ops.refusals import IllTyped, MixedDevices, RowError, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.storage import Memory, Part
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import Scalar, Value, constant_needed, values_in
+from babytriton.ops.value import Scalar, Value, constant_needed, map_values, values_in
+from babytriton.targets import Target
 from babytriton.types import TensorType
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
@@ -34,12 +37,15 @@ class Builder:
 
     Args:
         table: the row of each torch callable.
-        device: the device the program runs on.
+        device: the device the program is called on.
+        target: what it is compiled for there.
     """
 
-    def __init__(self, table: Mapping[Callee, Op], device: torch.device) -> None:
+    def __init__(self, table: Mapping[Callee, Op], device: torch.device, target: Target) -> None:
         self.table = table
         self.device = device
+        """Where the call that is being emitted runs."""
+        self.placement = Placement(device, target)
         self.span: Span | None = None
         """The user's expression being compiled."""
         self.fallbacks: list[Fallback] = []
@@ -51,7 +57,9 @@ class Builder:
         self.names: dict[str, int] = {}
         """How many more functions of the program would have had each name."""
         self.memory = Memory(self)
-        self.regions = Regions(self.unique)
+        self.effects = 0
+        """How many calls the program makes for what they do, and not for a result."""
+        self.regions = Regions(self.unique, lambda: self.effects == 0)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable.
@@ -72,10 +80,40 @@ class Builder:
         """
         write = mutation.find(fn, args, kwargs)
         if write is not None:
-            return mutation.apply(self, fn, args, kwargs, write)
-        if fn is torch.Tensor.cpu:
+            with self.placement.within(write.device):
+                return mutation.apply(self, fn, args, kwargs, write)
+        if self._depth:
+            return self._call(fn, args, kwargs)
+        place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
+        if self.placement.span is None and len(self.placement.devices) > 1:
+            self.placement.span = self.span
+        with self._at(place or self.placement.home):
+            return self._call(fn, *map_values((args, kwargs), self.moved))
+
+    def at_one_place(self, operands: Sequence[Value]) -> contextlib.AbstractContextManager[None]:
+        """A call that runs where its operands are, none of which is moved.
+
+        Raises:
+            MixedDevices: they are on several devices, or not where the block of the call is.
+        """
+        places = {value.device for value in operands}
+        places |= {self.placement.block} if self.placement.block else set()
+        if len(places) > 1:
+            raise MixedDevices(" and ".join(sorted(map(str, places))))
+        return self._at(next(iter(places), self.placement.home))
+
+    @contextlib.contextmanager
+    def _at(self, device: torch.device) -> Iterator[None]:
+        before, self.device = self.device, device
+        try:
+            yield
+        finally:
+            self.device = before
+
+    def _call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn in (torch.Tensor.cpu, torch.Tensor.cuda):
             # A meta tensor has no numbers to copy there.
-            fn, args = torch.Tensor.to, (*args, "cpu")
+            fn, args, kwargs = torch.Tensor.to, (args[0], self.device), {}
         op = self.table.get(fn)
         values = values_in((args, kwargs))
         if scalars.is_arithmetic(fn, args):
@@ -101,11 +139,28 @@ class Builder:
                 self.memory.note_call(fn, value)
                 return value
         built = self._build(op, fn, args, kwargs, result, metas)
+        if not values:
+            built = [self._placed(expr) for expr in built]
         found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
         for value in found:
             self.memory.note_call(fn, value)
         wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
+
+    def moved(self, value: Value) -> Value:
+        """A value where the call that is being emitted runs: itself, or a copy."""
+        if value.device == self.device:
+            return value
+        expr = R.emit(relax.op.to_vdevice(value.expr, self.placement.vdevice(self.device)))
+        if isinstance(value, Scalar):
+            return Scalar(self, expr, value.sample, value.arguments)
+        return self.value(expr, value.meta.clone())
+
+    def _placed(self, expr: relax.Expr) -> relax.Expr:
+        """A result that was made of nothing, and so by no operand's device."""
+        if self._depth or self.device == self.placement.home or expr.ty.vdevice is not None:
+            return expr
+        return R.emit(relax.op.to_vdevice(expr, self.placement.vdevice(self.device)))
 
     def _element(
         self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
@@ -208,7 +263,7 @@ class Builder:
         if any(meta.numel() == 0 for meta in (*operands, *metas)):
             reason = "a tensor without elements"
         elif op is None:
-            reason = "not in the operator table"
+            reason = getattr(fn, "why", "not in the operator table")
         elif op.why is not None:
             reason = op.why
         else:
@@ -291,19 +346,37 @@ class Builder:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
         call = TorchCall(fn, args, kwargs, tuple(TensorType.of(meta) for meta in metas))
-        parameter = R.arg(f"torch_{name}_{len(self.fallbacks)}", relax.ObjectType())
-        self.on_torch_call(call)
+        operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
         self.fallbacks.append(Fallback(name, reason, self.span))
-        types = [relax_type(type) for type in call.results]
+        types = [self.placement.annotated(relax_type(type), self.device) for type in call.results]
         results = R.emit(
-            relax.op.call_pure_packed(
-                TORCH_CALL,
-                parameter,
-                *(value.expr for value in values),
-                ty_args=[relax.TupleType(types)],
-            )
+            relax.op.call_pure_packed(TORCH_CALL, *operands, ty_args=[relax.TupleType(types)])
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+
+    def effect(
+        self, name: str, fn: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Emit a call for what it does: at each run, in the order of the program.
+
+        Args:
+            name: of the call.
+            fn: takes the arguments, with real tensors and strings for the values and texts.
+            args: values, texts and Python objects, nested in tuples, lists and dicts.
+            kwargs: likewise.
+        """
+        # As they are now: a list among them may grow before the program runs.
+        args, kwargs = map_values((args, kwargs), lambda value: value)
+        operands = self._operands(TorchCall(fn, args, kwargs, ()), self.unique(name))
+        # Unlike call_pure_packed, no pass may remove this call or move it past another.
+        R.emit(relax.Call(relax.ExternFunc(TORCH_CALL), operands, ty_args=[relax.TupleType([])]))
+        self.effects += 1
+
+    def _operands(self, call: TorchCall, name: str) -> list[relax.Expr]:
+        """What the packed function of a call takes: the call, a parameter, and its values."""
+        parameter = R.arg(name, relax.ObjectType())
+        self.on_torch_call(call)
+        return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
 
 
 def _listed(types: Sequence[TensorType]) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from babytriton.diagnostics import Span
-from babytriton.ops.meta import apply
+from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
-from babytriton.ops.value import map_values
+from babytriton.ops.value import Scalar, Value, map_values
 from babytriton.types import TensorType
 
 TORCH_CALL = "babytriton.torch_call"
@@ -47,8 +47,12 @@ class TorchCall:
     results: tuple[TensorType, ...]
 
     def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        """Run on tensors (and Python floats) in the order the values have in the arguments."""
+        """Run on tensors in the order the values have in the arguments."""
         given = iter(tensors)
-        args, kwargs = map_values((self.args, dict(self.kwargs)), lambda _: next(given))
-        found = apply(self.fn, args, kwargs)
-        return list(found) if isinstance(found, (tuple, list)) else [found]
+
+        def fill(value: Value) -> Any:
+            # A Python number of the run time travels as a tensor of one element.
+            return next(given).item() if isinstance(value, Scalar) else next(given)
+
+        args, kwargs = map_values((self.args, dict(self.kwargs)), fill)
+        return tensors_of(apply(self.fn, args, kwargs))

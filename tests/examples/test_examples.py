@@ -70,7 +70,9 @@ def inspect_stages(example: Run) -> None:
 
 def decorator(example: Run) -> None:
     example.shows("<jit add for cpu>", "is function")
-    example.shows("first call:\nadd\nsecond call:\nthe plain function, called twice:\nadd\nadd\n")
+    example.shows(
+        "first call:\nadd\nsecond call:\nadd\nthe plain function, called twice:\nadd\nadd\n"
+    )
 
 
 def syntax_tree(example: Run) -> None:
@@ -144,6 +146,13 @@ def fusion(example: Run) -> None:
     assert tir.count("T.sblock(") == 2, "the commented root block, and one block that does both"
     assert cuda.count("__global__") == 1
     torch.testing.assert_close(example.names["result"].cpu(), torch.full((2, 3), 3.0))
+
+
+def devices(example: Run) -> None:
+    example.shows("R.to_vdevice(", "R.to_vdevice(", "a kernel for each device, add", "define")
+    example.shows("__global__", "on the CPU alone: fused_add_add\ntensor([[3., 3., 3.]")
+    example.shows("on both:" if torch.cuda.is_available() else "no GPU here")
+    assert example.text.count("R.to_vdevice(") == 2
 
 
 def multiplication(example: Run) -> None:
@@ -255,6 +264,7 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "baby_triton/exercise_4_loops.py": loops,
     "baby_triton/exercise_5_relax_functions.py": relax_functions,
     "baby_triton/exercise_6_user_tensorir.py": user_tensorir,
+    "baby_triton/exercise_7_devices.py": devices,
     "baby_triton/exercise_8_tensorir.py": tensorir,
     "kernels/gemv.py": gemv,
     "kernels/histogram.py": histogram,
