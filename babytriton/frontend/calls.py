@@ -131,6 +131,8 @@ def call(
     if isinstance(fn, types.MethodType):
         function = fn.__func__
         # Modules of torch.nn are written in terms of functions that are rows.
+        if isinstance(fn.__self__, torch.nn.Module) and modules.lists(fn):
+            return at.python(node, modules.listed, at, fn, args, kwargs)
         if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
             return inline(at, node, function, (fn.__self__, *args), kwargs)
         return call(at, node, function, (fn.__self__, *args), kwargs)

@@ -106,7 +106,9 @@ def _through_torch(
         state[key] = at.program.captures.lift(place, tensor)
     flags = Place(f"{path}.training", lambda: [child.training for child in module.modules()])
     _watch(at, (id(module), "training"), flags)
-    called = Forward(module, f"its forward cannot be inlined: {error.diagnostic.code}")
+    span, title = error.diagnostic.span, error.diagnostic.render().splitlines()[0]
+    line = f" ({Path(span.path).name}:{span.line})" if span else ""
+    called = Forward(module, f"its forward cannot be inlined: {title.partition(': ')[2]}{line}")
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         return at.program.builder.call(called, (state, *args), kwargs)
 
@@ -243,6 +245,34 @@ def items(at: Visitor, value: Any) -> Any:
             at.program.captures.name(child, f"{path}[{name}]")
         return list(children if isinstance(value, torch.nn.ModuleDict) else children.values())
     return value
+
+
+def lists(fn: types.MethodType) -> bool:
+    """Whether a method of a module is one of torch's that go through what the module holds."""
+    name = fn.__name__.removeprefix("named_")
+    known = name in ("parameters", "buffers", "modules", "children")
+    return known and fn.__func__ is getattr(torch.nn.Module, fn.__name__)
+
+
+def listed(at: Visitor, fn: types.MethodType, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """What such a method gives, and a watch on it."""
+    module = fn.__self__
+    assert isinstance(module, torch.nn.Module)
+    path = _path(at, module)
+    kind = fn.__name__.removeprefix("named_")
+    named = getattr(module, f"named_{kind}")
+    plain = kind in ("modules", "children")
+    found = list(named(*args, **kwargs))
+
+    def held() -> list[Any]:
+        return [(name, item) if plain else name for name, item in named(*args, **kwargs)]
+
+    _watch(at, (id(module), kind, str((args, kwargs))), Place(f"{path}.{fn.__name__}()", held))
+    items = []
+    for name, item in found:
+        place = Place(f"{path}.{name}", _reader(module, name) if name else lambda: module)
+        items.append((name, at.program.captures.lift(place, item)))
+    return items if fn.__name__.startswith("named_") else [item for _, item in items]
 
 
 def place_of(module: torch.nn.Module, path: str, name: str) -> Place | None:
