@@ -69,6 +69,7 @@ def forward(
     fn = calls.attribute(at, node, module, "forward")
     builder = at.program.builder
     before = len(builder.fallbacks), len(builder.rows)
+    state, effects = at.program.state(), builder.effects
     try:
         return calls.call(at, node, fn, args, kwargs)
     except CompileError as error:
@@ -76,7 +77,10 @@ def forward(
         theirs = span is not None and span.path.startswith(_TORCH)
         if not theirs or not type(module).__module__.startswith("torch."):
             raise
+        if builder.effects > effects:
+            raise  # what it prints would be printed twice
         # What was emitted so far has no use, and is removed as dead code.
+        state.restore()
         del builder.fallbacks[before[0] :], builder.rows[before[1] :]
         return _through_torch(at, node, module, args, kwargs, error)
 
