@@ -12,7 +12,7 @@ from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend.exits import FALLS, Exits
 from babytriton.frontend.joining import Differ, blank, expression, leaves, rebuilt
-from babytriton.frontend.program import Program
+from babytriton.frontend.program import LoopNotes, Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import Container, reachable, refill
 from babytriton.ops import regions
@@ -68,13 +68,16 @@ class LoopState:
         program: being compiled.
         scope: of the function that the loop stands in.
         live: names that a later step, or what follows the loop, may read.
+        notes: on the loop, which are taken here.
     """
 
-    def __init__(self, program: Program, scope: Scope, live: frozenset[str]) -> None:
+    def __init__(
+        self, program: Program, scope: Scope, live: frozenset[str], notes: LoopNotes
+    ) -> None:
         self._program = program
         self._scope = scope
         self._live = live
-        self._changing_names: list[str] = []
+        self._notes = notes
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
         self.binds: list[str] = []
@@ -90,7 +93,11 @@ class LoopState:
         self._left: list[Slot] = []
         self._exits = FALLS
         self.mismatch = None
-        self._names = {n: self._carry(n, scope.names[n]) for n in self._changing_names}
+        self._names = {
+            name: self._carry(name, scope.names[name])
+            for name in self._notes.names
+            if name in scope.names and not isinstance(scope.names[name], Unusable)
+        }
         self._containers = [(c, self._carry("item", c.copy())) for c in self._changing_containers]
         self._storages = [
             (s, Slot(self._program, "memory", self._program.builder.value(s.expr, s.meta)))
@@ -118,7 +125,7 @@ class LoopState:
                 storage.expr, storage.version = slot.var, object()
             self._installed = self._program.state()
             yield region
-        self._base.restore()
+        self._program.restore(self._base)
 
     def end(self, exits: Exits) -> bool:
         """Take stock at the end of a step: what it changed, and what the next one gets.
@@ -132,10 +139,13 @@ class LoopState:
         self.binds = [n for n in changed if n not in before and n in self._live]
         self._changed = changed
         grown = [n for n in changed if n in before and n in self._live and n not in self._names]
-        storages = _new(start.changed_memory(after), [s for s, _ in self._storages])
+        # What a slot brings into a step is the step's own: its result is what is handed on.
+        own = [getattr(slot.inside, "storage", None) for slot in self._slots]
+        known = [*own, *(storage for storage, _ in self._storages)]
+        storages = _new(start.changed_memory(after), known)
         containers = _new(start.changed_containers(after), [c for c, _ in self._containers])
         if grown or storages or containers:
-            self._changing_names += grown
+            self._notes.names += grown
             self._changing_storages += storages
             self._changing_containers += containers
             return False
@@ -146,6 +156,7 @@ class LoopState:
         for storage, slot in self._storages:
             slot.result = storage.expr
         self._exits = exits
+        self._notes.ends_early |= bool(exits.flags)
         for value in (*exits.flags.values(), *leaves(exits.value)):
             slot = Slot(self._program, "left", value)
             slot.result = slot.initial

@@ -219,7 +219,7 @@ class ControlFlow(Visitor):
         firsts, seconds = [one for one, _ in join.pairs], [other for _, other in join.pairs]
         taken = join.side(paths[0], firsts, seconds), join.side(paths[1], seconds, firsts)
         then_part, else_part = (
-            (path.region, [*side, *(path.state.memory[storage][0] for storage in storages)])
+            (path.region, [*side, *(path.state.held(storage)[0] for storage in storages)])
             for path, side in zip(paths, taken)
         )
         if then_part[1] or program.builder.effects > effects:

@@ -75,7 +75,7 @@ def follow(program: Program, scope: Scope, names: Iterable[str], run: Callable[[
         left.append(result.value if isinstance(result, Exits) else result)
         left += before.changed_containers(state)
         exprs = {id(value): value.expr for value in reachable(left)}
-    before.restore()
+    program.restore(before)
     return Path(region, result, state, exprs)
 
 

@@ -22,6 +22,7 @@ from babytriton.frontend.carrying import LoopState
 from babytriton.frontend.control_flow import ControlFlow
 from babytriton.frontend.exits import FALLS, Exits
 from babytriton.frontend.iteration import Generated, Items, is_numbered, items_of
+from babytriton.frontend.program import LoopNotes
 from babytriton.frontend.scope import Scope
 from babytriton.ops import regions, scalars
 from babytriton.ops.regions import Region
@@ -75,7 +76,7 @@ class Loops(Assignments, ControlFlow):
             why = f"it prints or asserts, and has more than {UNROLL} steps or an undecided end"
             instead = "use for and range(), or a condition on tensors from the first step on"
             self.fail(errors.OutsideEffect(self.span(node.test), "while", why, instead))
-        start.restore()
+        self.program.restore(start)
         return self._ended(node, self._run_while(node))
 
     def items(self, node: ast.expr, iterable: Any) -> Items:
@@ -123,9 +124,12 @@ class Loops(Assignments, ControlFlow):
         Raises:
             _NeedsFirstStep: the first step must be compiled by itself.
         """
-        if not isinstance(count, int):
+        notes = self.program.loops.setdefault(node, LoopNotes())
+        if start == 0 and notes.needs_first_step:
+            raise _NeedsFirstStep
+        if not isinstance(count, int) or notes.ends_early:
             return self._run_counting(node, items, start, count)
-        state, settled = LoopState(self.program, self.scope, self.liveness.again[node]), False
+        state, settled = self._loop_state(node), False
         index = regions.counter()
         while not settled:
             state.begin()
@@ -135,6 +139,7 @@ class Loops(Assignments, ControlFlow):
                 exits = self._step(node, items, at)
                 settled = state.end(exits)
         if start == 0 and (state.binds or state.mismatch):
+            notes.needs_first_step = True
             raise _NeedsFirstStep
         self._require_types(node, state)
         if exits.flags:
@@ -145,7 +150,7 @@ class Loops(Assignments, ControlFlow):
 
     def _run_counting(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
         """Run the steps of a for loop that ends early, or whose count a tensor holds."""
-        state, settled = LoopState(self.program, self.scope, self.liveness.again[node]), False
+        state, settled = self._loop_state(node), False
         end = self.emit(node.iter, operator.add, count, start) if start else count
         any_step = self.condition(node.iter, self.emit(node.iter, operator.lt, start, end))
         while not settled:
@@ -161,7 +166,7 @@ class Loops(Assignments, ControlFlow):
         return self._run(node, state, region)
 
     def _run_while(self, node: ast.While) -> Exits:
-        state, settled = LoopState(self.program, self.scope, self.liveness.again[node]), False
+        state, settled = self._loop_state(node), False
         any_step = self.condition(node.test, self.visit(node.test))
         while not settled:
             state.begin()
@@ -172,6 +177,10 @@ class Loops(Assignments, ControlFlow):
                 go.result = self._unless_left(node, again, exits)
                 settled = state.end(exits)
         return self._run(node, state, region)
+
+    def _loop_state(self, node: ast.For | ast.While) -> LoopState:
+        notes = self.program.loops.setdefault(node, LoopNotes())
+        return LoopState(self.program, self.scope, self.liveness.again[node], notes)
 
     def _run(self, node: ast.For | ast.While, state: LoopState, region: Region) -> Exits:
         self._require_types(node, state)

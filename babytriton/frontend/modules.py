@@ -80,7 +80,7 @@ def forward(
         if builder.effects > effects:
             raise  # what it prints would be printed twice
         # What was emitted so far has no use, and is removed as dead code.
-        state.restore()
+        at.program.restore(state)
         del builder.fallbacks[before[0] :], builder.rows[before[1] :]
         return _through_torch(at, node, module, args, kwargs, error)
 

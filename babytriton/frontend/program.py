@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 from collections.abc import Iterator
@@ -46,6 +47,21 @@ tensor, or the torch call of a fallback."""
 
 
 @dataclass
+class LoopNotes:
+    """What compiling a loop has shown of it.
+
+    Attributes:
+        names: that a step changes.
+        ends_early: whether a step may leave it.
+        needs_first_step: whether the first step makes what the later ones take over.
+    """
+
+    names: list[str] = field(default_factory=list)
+    ends_early: bool = False
+    needs_first_step: bool = False
+
+
+@dataclass
 class Program:
     """Builder, captures and inputs of one program, and where in the user's code we are."""
 
@@ -60,8 +76,9 @@ class Program:
     names: set[str] = field(default_factory=set)
     scopes: list[Scope] = field(default_factory=list)
     """Of the functions that are being compiled, the innermost last."""
+    loops: dict[ast.AST, LoopNotes] = field(default_factory=dict)
+    """What is known of loops that were compiled before, as the bodies of others are."""
     _named: list[Value] = field(default_factory=list)
-    _versions: dict[int, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.captures = Captures(self._hidden)
@@ -84,7 +101,8 @@ class Program:
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
         value = self.builder.argument(self.unique(path), type)
         self.parameters[len(self.inputs)] = value
-        self._versions[len(self.inputs)] = value.version
+        if value.storage is not None:
+            value.storage.is_callers = True
         self.inputs.append(input)
         return value
 
@@ -92,12 +110,17 @@ class Program:
         """What the functions being compiled could change, as it is now."""
         return State.capture(self.scopes, list(self.builder.memory.storages.values()))
 
+    def restore(self, state: State) -> None:
+        """Go back to a state, and forget the tensors that were made since."""
+        state.restore()
+        self.builder.memory.forget(state.memory.keys())
+
     def written(self) -> dict[int, Value]:
         """The inputs that the program has written to, by their numbers."""
         return {
             i: value
             for i, value in self.parameters.items()
-            if value.storage is not None and value.storage.version is not self._versions[i]
+            if value.storage is not None and value.storage.version is not value.storage.first[1]
         }
 
     def is_parameter(self, value: Value) -> bool:

@@ -54,12 +54,21 @@ class State:
         for storage, (expr, version) in self.memory.items():
             storage.expr, storage.version = expr, version
 
+    def held(self, storage: Storage) -> tuple[Any, object]:
+        """What a storage held, and the version it had."""
+        return self.memory.get(storage, storage.first)
+
     def changed_memory(self, *others: State) -> list[Storage]:
-        """The storages that were there already, and were written to in one of the others."""
+        """The storages that were there already, and were written to in one of the others.
+
+        Those of the caller's tensors were there, even if they were not met before.
+        """
+        later = [s for other in others for s in other.memory if s.is_callers]
+        known = dict.fromkeys([*self.memory, *later])
         return [
             storage
-            for storage, (_, version) in self.memory.items()
-            if any(other.memory[storage][1] is not version for other in others)
+            for storage in known
+            if any(other.held(storage)[1] is not self.held(storage)[1] for other in others)
         ]
 
     def changed_containers(self, *others: State) -> list[Container]:

@@ -6,7 +6,7 @@ new contents, and a tensor that views the storage is read from them when it is u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -80,6 +80,8 @@ class Storage:
             layout for, as ``reshape`` does of a transpose.
         frozen: whether it is open whose memory it is, so that none can write to it.
         part: how it belongs to another storage, if it does.
+        is_callers: whether it is that of a tensor from outside the program.
+        first: the contents and the version it had when it was made.
     """
 
     def __init__(self, expr: Expr, meta: torch.Tensor) -> None:
@@ -89,6 +91,8 @@ class Storage:
         self.viewed_flat = False
         self.frozen = False
         self.part: Part | None = None
+        self.is_callers = False
+        self.first = (expr, self.version)
 
 
 class Part:
@@ -153,6 +157,16 @@ class Memory:
         if storage is None:
             storage = self.storages[key] = Storage(expr, meta)
         return storage
+
+    def forget(self, known: Collection[Storage]) -> None:
+        """Go back to the storages that are known, and to the caller's as they were given."""
+        for key, storage in list(self.storages.items()):
+            if storage in known:
+                continue
+            if storage.is_callers:
+                storage.expr, storage.version = storage.first
+            else:
+                del self.storages[key]
 
     def note_call(self, fn: Callable[..., Any], tensor: Stored) -> None:
         """Take note of a call that gave a tensor, for what it says of its storage's layout."""

@@ -1,0 +1,33 @@
+"""Random programs with branches, loops and writes give what Python gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+
+import babytriton as bt
+from tests.properties.control_flow import programs
+from tests.properties.programs import Drawn
+
+SHARDS = 4  # of 25 programs, so that test processes share them
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_control_flow_matches_python(shard: int) -> None:
+    @seed(shard)
+    @settings(
+        max_examples=25,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def check(program: Drawn) -> None:
+        expected = program.fn(*program.arguments)
+        found = bt.jit("cpu")(program.fn)(*program.arguments)
+        assert found[2] == expected[2]
+        torch.testing.assert_close(found[:2], expected[:2], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found[3], expected[3], rtol=1e-6, atol=1e-6)
+
+    check()
