@@ -22,6 +22,7 @@ LAYERS = (
     {"tensor"},
     {"frontend", "passes", "runtime"},
     {"stages"},
+    {"specializations"},
     {"jit"},
     {"__init__", "__main__", "integrations"},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tvm import relax
@@ -17,15 +17,21 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError, Span
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
-from babytriton.frontend.program import Input, Program
+from babytriton.frontend.dimensions import Dimensions, Sizes
+from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source, unbound
 from babytriton.ops import TABLE
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
+from babytriton.ops.refusals import Related
+from babytriton.ops.sizes import SYMBOLIC
 from babytriton.ops.table import Op
 from babytriton.ops.value import NeedsConstant, Scalar, Value
+
+if TYPE_CHECKING:
+    from babytriton.ops.symbols import Symbols
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -58,10 +64,12 @@ class Lowering:
         mod: holds the program as its one function, ``entry``.
         entry: the name of that function.
         inputs: what each parameter of the program gets.
-        result: the function's result with :class:`Output` and :class:`Returned` leaves.
+        result: the function's result with :class:`Output`, :class:`Returned` and
+            :class:`Computed` leaves.
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
+        sizes: its symbolic sizes; ``None`` without any.
     """
 
     mod: IRModule
@@ -71,10 +79,14 @@ class Lowering:
     guards: tuple[Guard, ...]
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
+    sizes: Sizes | None
 
 
 def lower(
-    fn: types.FunctionType | types.MethodType, signature: Signature, device: torch.device
+    fn: types.FunctionType | types.MethodType,
+    signature: Signature,
+    device: torch.device,
+    dimensions: Dimensions,
 ) -> Lowering:
     """Compile a Python function to Relax.
 
@@ -82,14 +94,17 @@ def lower(
         fn: a function, or a method with the object it is bound to.
         signature: of the arguments it is compiled for.
         device: what the program runs on.
+        dimensions: names the symbolic sizes of what it captures, as it did in the signature.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
+        Related: symbolic sizes have turned out to be equal, or constant: start over with that.
         NeedsConstant: a float argument must be a constant for it to be compiled.
     """
     source = Source.of(fn)
     function = unbound(fn)
-    program = Program(Builder(TABLE, device))
+    symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
+    program = Program(Builder(TABLE, device, symbols), dimensions)
     entry = function.__name__ if function.__name__.isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
@@ -100,12 +115,14 @@ def lower(
             body = _body(program, source, fn, signature)
             returned = body.run()
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
+            if symbols is not None:
+                symbols.require_unrelated()
         except Exception as error:
             failure = error
         # The tuple is not bound to a variable: so each output leaves the dataflow block as a
         # variable of its own, and TVM does not make one that equals an input a view of it.
         R.func_ret_value(relax.Tuple([] if failure else outputs))
-    if isinstance(failure, (CompileError, NeedsConstant)):
+    if isinstance(failure, (CompileError, NeedsConstant, Related)):
         raise failure
     if failure is not None:
         raise errors.internal("lowering", failure) from failure
@@ -117,7 +134,21 @@ def lower(
         tuple(program.captures.guards),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
+        None if symbols is None else _sizes(program, symbols),
     )
+
+
+def _symbols() -> Symbols:
+    # Imported where it is needed, as it imports a good part of torch's compiler.
+    from babytriton.ops.symbols import Symbols
+
+    return Symbols()
+
+
+def _sizes(program: Program, symbols: Symbols) -> Sizes:
+    """Where a call finds the sizes of a program."""
+    tensors = [(reader(input), path, type) for input, path, type in program.types]
+    return Sizes(tuple(tensors), symbols.conditions())
 
 
 def _body(
@@ -171,6 +202,9 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
             return type(item)([structure(part) for part in item])
         if isinstance(item, dict):
             return {key: structure(part) for key, part in item.items()}
+        if isinstance(item, SYMBOLIC):
+            assert program.builder.symbols is not None
+            return Computed(program.builder.symbols.function(item))
         if isinstance(item, _CONSTANTS):
             return item
         raise CompileError(errors.UnsupportedResult(span, f"an instance of {type(item).__name__}"))

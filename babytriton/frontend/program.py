@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -13,11 +14,19 @@ import torch
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
+from babytriton.frontend.dimensions import Dimensions
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
-from babytriton.ops.refusals import IllTyped, Mutation, UnsupportedDtype, WrongDevice
+from babytriton.ops.refusals import (
+    IllTyped,
+    Mutation,
+    NeedsData,
+    Related,
+    UnsupportedDtype,
+    WrongDevice,
+)
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType
+from babytriton.types import TensorType, size_text
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -30,9 +39,25 @@ class Hidden:
     place: Place
 
 
-Input = int | Hidden | TorchCall
+@dataclass(frozen=True)
+class Computed:
+    """A Python number that each call computes from its sizes, which it is given by name."""
+
+    of: Callable[[Mapping[str, int]], Any]
+
+
+Argument = int | Hidden
+Input = Argument | Computed | TorchCall
 """What a parameter of the program gets: the i-th leaf of the call's arguments, a captured
-tensor, or the torch call of a fallback."""
+tensor, a number that depends on sizes, or the torch call of a fallback."""
+
+
+def reader(input: Argument) -> Callable[[Sequence[Any]], Any]:
+    """How a call reads a tensor or float of the program from the leaves of its arguments."""
+    if isinstance(input, Hidden):
+        read = input.place.read
+        return lambda leaves: read()
+    return operator.itemgetter(input)
 
 
 @dataclass
@@ -40,9 +65,12 @@ class Program:
     """Builder, captures and inputs of one program, and where in the user's code we are."""
 
     builder: Builder
+    dimensions: Dimensions
     inputs: list[Input] = field(default_factory=list)
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
+    types: list[tuple[Argument, str, TensorType]] = field(default_factory=list)
+    """Each of them: what it is, what the user calls it, and its type with names of sizes."""
     trail: list[Span] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     _named: list[Value] = field(default_factory=list)
@@ -50,9 +78,12 @@ class Program:
     def __post_init__(self) -> None:
         self.captures = Captures(self._hidden)
         self.builder.on_torch_call = self.inputs.append
+        self.builder.on_number = self._computed
+        self._numbers: dict[str, Scalar] = {}
 
     def argument(self, index: int, path: str, type: TensorType) -> Value:
         """Declare the tensor that is the ``index``-th leaf of the call's arguments."""
+        self.types.append((index, path, type))
         return self._declare(index, path, type)
 
     def number(self, index: int, path: str, sample: float) -> Scalar:
@@ -60,8 +91,25 @@ class Program:
         self.inputs.append(index)
         return self.builder.float_argument(self.unique(path), path, sample)
 
-    def _hidden(self, place: Place, tensor: torch.Tensor) -> Value:
-        return self._declare(Hidden(place), place.path, TensorType.of(tensor))
+    def _hidden(self, place: Place, tensor: torch.Tensor) -> tuple[Value, TensorType]:
+        type = self.dimensions.captured(place.path, TensorType.of(tensor))
+        if type.dims and self.builder.symbols is None:
+            raise Related({})
+        hidden = Hidden(place)
+        self.types.append((hidden, place.path, type))
+        return self._declare(hidden, place.path, type), type
+
+    def _computed(self, number: torch.SymFloat) -> Scalar:
+        """The input for a float that depends on sizes, which is declared once."""
+        symbols = self.builder.symbols
+        assert symbols is not None
+        text = symbols.text(number)
+        if text not in self._numbers:
+            self.inputs.append(Computed(symbols.function(number)))
+            sample = symbols.sample(number)
+            name = self.unique(text)
+            self._numbers[text] = self.builder.float_argument(name, None, sample)
+        return self._numbers[text]
 
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
         value = self.builder.argument(self.unique(path), type)
@@ -113,10 +161,10 @@ class Program:
         self.builder.span = span
         try:
             yield
-        except (CompileError, NeedsConstant):
+        except (CompileError, NeedsConstant, Related):
             raise
         except IllTyped as error:
-            if any(text in str(error) for text in _NEEDS_DATA):
+            if isinstance(error, NeedsData):
                 self.fail(errors.DataDependent(span, what))
             types = _and([describe(operand) for operand in _listed(operands)])
             why = " ".join(str(error).split()) or "torch refuses them"
@@ -137,28 +185,13 @@ class Program:
             self.builder.span = before
 
 
-_NEEDS_DATA = (
-    "cannot be called on meta tensors",
-    "data dependent",
-    "data-dependent",
-    "Cannot copy out of meta tensor",
-    "can't convert meta device type tensor",
-    "aten::nonzero",
-    "torch.nonzero()",
-    "no fake impl or Meta kernel",
-    "cannot repeat_interleave a meta tensor",
-    "aten::_local_scalar_dense",
-    "aten::equal",
-)
-
-
 def describe(value: Any) -> str:
     """A value as a message names it: ``f32[8, 4]``, or Python's own representation."""
     if isinstance(value, Scalar):
         return "float"
     if isinstance(value, Value):
         return str(TensorType.of(value.meta))
-    text = repr(value)
+    text = size_text(value) if isinstance(value, torch.SymInt) else repr(value)
     return text if len(text) <= 40 else type(value).__name__
 
 

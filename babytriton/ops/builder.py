@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import relax, te
-from tvm.ir import PrimType, Var
+from tvm import relax, te, tirx
+from tvm.error import InternalError
+from tvm.ir import PrimType, Type, Var
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import ir as I
 
 from babytriton.diagnostics import Span
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.meta import replace_tensors, tensors_of, typed
+from babytriton.ops.functions import closed, from_te
+from babytriton.ops.meta import meta_of, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import RowError, Unsupported, refuse_mutation
-from babytriton.ops.site import Site, relax_type, type_of
+from babytriton.ops.site import Site, relax_type
+from babytriton.ops.sizes import constant, int64, is_symbolic, same_shape, symbolic_in
 from babytriton.ops.table import Callee, Op
+from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType
+from babytriton.types import Dim, TensorType, dtype_of, size_text
+
+if TYPE_CHECKING:
+    from babytriton.ops.symbols import Symbols
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
@@ -31,16 +40,22 @@ class Builder:
     Args:
         table: the row of each torch callable.
         device: the device the program runs on.
+        symbols: the sizes that are known only at the call, where there are any.
     """
 
-    def __init__(self, table: Mapping[Callee, Op], device: torch.device) -> None:
+    def __init__(
+        self, table: Mapping[Callee, Op], device: torch.device, symbols: Symbols | None = None
+    ) -> None:
         self.table = table
         self.device = device
+        self.symbols = symbols
         self.span: Span | None = None
         """The user's expression being compiled."""
         self.fallbacks: list[Fallback] = []
         self.on_torch_call: Callable[[TorchCall], None] = lambda call: None
         """Told of each fallback as its parameter is declared."""
+        self.on_number: Callable[[torch.SymFloat], Scalar] = constant
+        """Declares a parameter for a float that is computed from symbolic sizes at the call."""
         self.rows: list[Op] = []
         """Every row that built Relax, in order of use."""
         self._depth = 0
@@ -64,16 +79,37 @@ class Builder:
             IllTyped: torch refuses the arguments.
             Mutation: the call is in place.
             NeedsConstant: a run-time float stands where a constant must.
+            Related: symbolic sizes turn out to be equal, or constant.
         """
         refuse_mutation(fn, kwargs)
+        if self.symbols is not None and symbolic_in((args, kwargs)):
+            return self._call_with_numbers(fn, args, kwargs)
+        return self._call(fn, args, kwargs)
+
+    def _call_with_numbers(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with numbers that depend on symbolic sizes: floats, where they may, as inputs."""
+        kinds = (torch.SymFloat, torch.SymBool)
+        op = self.table.get(fn)
+        if op is not None and op.scalars:
+            given = map_leaves((args, kwargs), torch.SymFloat, self.on_number)
+            try:
+                return self._call(fn, *map_leaves(given, torch.SymBool, constant))
+            except NeedsConstant as needed:
+                if needed.arguments:  # of the user's: not, or not only, our numbers
+                    raise
+        return self._call(fn, *map_leaves((args, kwargs), kinds, constant))
+
+    def _call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if fn is torch.Tensor.cpu:
             # A meta tensor has no numbers to copy there.
             fn, args = torch.Tensor.to, (*args, "cpu")
         op = self.table.get(fn)
         values = values_in((args, kwargs))
         self._check_scalars(fn, op, values)
-        result = typed(self.device, fn, args, kwargs)
+        result = typed(self.device, self.symbols, fn, args, kwargs)
         metas = tensors_of(result)
+        if self.symbols is not None:
+            self.symbols.require_computable(symbolic_in([tuple(meta.shape) for meta in metas]))
         if not metas:
             if values and all(isinstance(v, Scalar) for v in values):
                 return self._scalar_result(fn, args, kwargs, values, result)
@@ -102,23 +138,27 @@ class Builder:
         Raises:
             IllTyped: the result has another shape, or a dtype that cannot be cast back.
         """
-        typed(self.device, lambda other: fn(value.meta.clone(), other), (operand,), {})
+        typed(
+            self.device, self.symbols, lambda other: fn(value.meta.clone(), other), (operand,), {}
+        )
 
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
-        return Value(self, R.arg(name, relax_type(type)), type.meta())
+        meta = meta_of(type, self.symbols)
+        return Value(self, R.arg(name, relax_type(TensorType.of(meta))), meta)
 
-    def float_argument(self, name: str, argument: str, sample: float) -> Scalar:
+    def float_argument(self, name: str, argument: str | None, sample: float) -> Scalar:
         """Declare a Python float parameter, kept variable at run time.
 
         Args:
             name: of the parameter.
-            argument: what the user calls it, for asking that it be constant.
+            argument: what the user calls it, for asking that it be constant; ``None`` where it is
+                computed from sizes.
             sample: the value it has at this call.
         """
         number = R.arg(name, PrimType("float64"))
         expr = self.emit_te("number", lambda x: te.compute((), lambda: x, name=name), number)
-        return Scalar(self, expr, sample, frozenset([argument]))
+        return Scalar(self, expr, sample, frozenset([argument] if argument else []))
 
     def emit_te(
         self,
@@ -128,8 +168,25 @@ class Builder:
         attrs: Mapping[str, Any] | None = None,
     ) -> relax.Var:
         """Emit a tensor expression as one TensorIR function, under a name of its own."""
-        unique = self.unique(name)
-        return R.emit(R.emit_te(fn, *inputs, primfunc_name_hint=unique, primfunc_attrs=attrs))
+        function, types = from_te(fn, inputs, attrs)
+        return self.emit_function(name, function, inputs, types)
+
+    def emit_function(
+        self, name: str, function: tirx.PrimFunc, inputs: Sequence[relax.Expr], types: list[Type]
+    ) -> relax.Var:
+        """Emit a call of a TensorIR function, under a name of its own.
+
+        Args:
+            name: of the function.
+            function: its parameters are the inputs and then the results.
+            inputs: Relax expressions of tensors and numbers.
+            types: of the results; of several, the call gives a tuple.
+        """
+        variables = () if self.symbols is None else self.symbols.variables.values()
+        function, sizes = closed(function, len(inputs), variables)
+        variable = I.decl_function(self.unique(name), function)
+        out = types if len(types) > 1 else types[0]
+        return R.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
 
     def unique(self, name: str) -> str:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
@@ -182,6 +239,12 @@ class Builder:
                 return self._build_row(op, args, kwargs, result, metas)
             except Unsupported as unsupported:
                 reason = str(unsupported)
+            except (TypeError, InternalError):
+                # Rows are written for Python ints, and so is TVM: a row that was not made for
+                # symbolic sizes stumbles over the first one.
+                if not any(map(is_symbolic, _sizes(operands, metas))):
+                    raise
+                reason = "a symbolic size"
         return self._call_torch(fn, args, kwargs, metas, reason)
 
     def _build_row(
@@ -195,12 +258,14 @@ class Builder:
         # Where ``out`` is given at all, it is None: anything else is a mutation.
         kwargs = {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
         self._depth += 1
+        in_row = nullcontext() if self.symbols is None else self.symbols.row()
         try:
-            if op.build is not None:
-                built = op.build(Site(self, result), *args, **kwargs)
-            else:
-                assert op.decompose is not None
-                built = op.decompose(*args, **kwargs)
+            with in_row:
+                if op.build is not None:
+                    built = op.build(Site(self, result), *args, **kwargs)
+                else:
+                    assert op.decompose is not None
+                    built = op.decompose(*args, **kwargs)
         finally:
             self._depth -= 1
         parts = list(built) if isinstance(built, (tuple, list)) else [built]
@@ -208,10 +273,7 @@ class Builder:
         if len(exprs) != len(metas):
             raise RowError(f"row {op.name} gave {len(exprs)} results, torch gives {len(metas)}")
         for expr, meta in zip(exprs, metas):
-            if type_of(expr) != TensorType.of(meta):
-                raise RowError(
-                    f"row {op.name} gave {type_of(expr)}, torch gives {TensorType.of(meta)}"
-                )
+            _check_row(op, expr, meta)
         self.rows.append(op)
         operands = [value.expr for value in values_in((args, kwargs))]
         return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
@@ -242,17 +304,26 @@ class Builder:
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        call = TorchCall(fn, args, kwargs, tuple(TensorType.of(meta) for meta in metas))
+        types = tuple(TensorType.of(meta) for meta in metas)
+        sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
+        held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
+        call = TorchCall(
+            fn,
+            held_args,
+            held_kwargs,
+            tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
+            tuple(sizes),
+        )
         parameter = R.arg(f"torch_{name}_{len(self.fallbacks)}", relax.ObjectType())
         self.on_torch_call(call)
         self.fallbacks.append(Fallback(name, reason, self.span))
-        types = [relax_type(type) for type in call.results]
         results = R.emit(
             relax.op.call_pure_packed(
                 TORCH_CALL,
                 parameter,
+                *map(int64, sizes.values()),
                 *(value.expr for value in values),
-                ty_args=[relax.TupleType(types)],
+                ty_args=[relax.TupleType([relax_type(type) for type in types])],
             )
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
@@ -260,6 +331,26 @@ class Builder:
 
 def _storage(meta: torch.Tensor) -> int:
     return int(meta.untyped_storage()._cdata)
+
+
+def _sizes(*tensors: Sequence[torch.Tensor]) -> list[Any]:
+    return [n for metas in tensors for meta in metas for n in meta.shape]
+
+
+def _as_dim(size: torch.SymInt) -> Dim:
+    return Dim(size_text(size), 2)
+
+
+def _check_row(op: Op, expr: relax.Expr, meta: torch.Tensor) -> None:
+    """Hold what a row built against torch's type of it."""
+    ours, shape = str(expr.ty.dtype), expr.ty.shape
+    fits = shape is not None and same_shape(shape, meta.shape)
+    if ours == dtype_of(meta.dtype).name and fits:
+        return
+    if any(map(is_symbolic, meta.shape)):
+        raise Unsupported("a symbolic size")
+    given = f"{ours}{list(shape or ())}"
+    raise RowError(f"row {op.name} gave {given}, torch gives {TensorType.of(meta)}")
 
 
 def _bound(part: Any) -> relax.Expr:

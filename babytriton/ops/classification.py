@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from tvm import te, tirx
 
 from babytriton.ops import numerics
-from babytriton.ops.axes import Axes, int64
+from babytriton.ops.axes import Axes
 from babytriton.ops.losses import reduction_of
 from babytriton.ops.normalization import exponentials
 from babytriton.ops.reductions import widened
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of

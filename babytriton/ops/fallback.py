@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ import torch
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply
 from babytriton.ops.table import Callee
-from babytriton.ops.value import map_values
-from babytriton.types import TensorType
+from babytriton.ops.trees import map_leaves
+from babytriton.ops.value import Value
+from babytriton.types import Dim, TensorType
 
 TORCH_CALL = "babytriton.torch_call"
 """Packed function, registered by the runtime: its first argument, applied to the others."""
@@ -39,16 +40,41 @@ class Fallback:
 
 @dataclass(frozen=True)
 class TorchCall:
-    """What a fallback runs: a torch callable with holes where its tensors go."""
+    """What a fallback runs: a torch callable with holes where its tensors go.
+
+    Attributes:
+        fn: the callable.
+        args, kwargs: its arguments, with a :class:`Value` for each tensor and a :class:`Dim` for
+            each symbolic size.
+        results: the types of its results.
+        sizes: the names of the symbolic sizes in the arguments and the results.
+    """
 
     fn: Callee
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[TensorType, ...]
+    sizes: tuple[str, ...] = ()
 
-    def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        """Run on tensors (and Python floats) in the order the values have in the arguments."""
-        given = iter(tensors)
-        args, kwargs = map_values((self.args, dict(self.kwargs)), lambda _: next(given))
-        found = apply(self.fn, args, kwargs)
-        return list(found) if isinstance(found, (tuple, list)) else [found]
+    def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
+
+        Raises:
+            RuntimeError: torch gives another type than the program was compiled for.
+        """
+        numbers = dict(zip(self.sizes, map(int, given)))
+        tensors = iter(given[len(self.sizes) :])
+
+        def leaf(item: Any) -> Any:
+            return next(tensors) if isinstance(item, Value) else numbers[item.name]
+
+        args, kwargs = map_leaves((self.args, dict(self.kwargs)), (Value, Dim), leaf)
+        with torch.no_grad():
+            applied = apply(self.fn, args, kwargs)
+        found = list(applied) if isinstance(applied, (tuple, list)) else [applied]
+        for tensor, type in zip(found, self.results):
+            expected = replace(type, shape=map_leaves(type.shape, Dim, leaf))
+            ours = TensorType.of(tensor)
+            if ours != expected:
+                raise RuntimeError(f"torch gave {ours} where {expected} was expected")
+        return found

@@ -36,6 +36,22 @@ class IllTyped(Exception):
     """torch refuses the call; the message is torch's own."""
 
 
+class NeedsData(IllTyped):
+    """torch cannot type the call without the numbers in a tensor."""
+
+
+class Related(Exception):
+    """Sizes that have names of their own turn out to be one, or constant: start over with that.
+
+    Attributes:
+        sizes: for a name, the other name or the number that it is the same as.
+    """
+
+    def __init__(self, sizes: Mapping[str, str | int]) -> None:
+        super().__init__(", ".join(f"{name} = {size}" for name, size in sizes.items()))
+        self.sizes = sizes
+
+
 class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
 

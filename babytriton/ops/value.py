@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch
 from tvm import relax
 
+from babytriton.ops.trees import leaves_in, map_leaves
+
 
 class Emitter(Protocol):
     """Where values send the operations applied to them; the builder is the one implementation."""
@@ -139,38 +141,12 @@ class NeedsConstant(Exception):
 
 def values_in(tree: Any) -> list[Value]:
     """The values in nested tuples, lists, dicts and slices, in order."""
-    if isinstance(tree, Value):
-        return [tree]
-    if isinstance(tree, (tuple, list)):
-        return [value for item in tree for value in values_in(item)]
-    if isinstance(tree, dict):
-        return [value for item in tree.values() for value in values_in(item)]
-    if isinstance(tree, slice):
-        return values_in((tree.start, tree.stop, tree.step))
-    return []
+    return leaves_in(tree, Value)
 
 
 def map_values(tree: Any, fn: Callable[[Value], Any]) -> Any:
     """The same nested tuples, lists, dicts and slices with ``fn`` applied to each value."""
-    if isinstance(tree, Value):
-        return fn(tree)
-    if isinstance(tree, (tuple, list)):
-        items = [map_values(item, fn) for item in tree]
-        return _like_sequence(tree, items)
-    if isinstance(tree, dict):
-        return {key: map_values(item, fn) for key, item in tree.items()}
-    if isinstance(tree, slice):
-        return slice(*(map_values(x, fn) for x in (tree.start, tree.stop, tree.step)))
-    return tree
-
-
-def _like_sequence(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
-    if isinstance(like, list):
-        return items
-    if hasattr(like, "_fields"):
-        return type(like)(*items)
-    # torch's named results, such as those of max(x, dim), take one sequence.
-    return tuple(items) if type(like) is tuple else type(like)(items)
+    return map_leaves(tree, Value, fn)
 
 
 def _holds_tensor(found: Any) -> bool:
