@@ -30,6 +30,7 @@ OURS = (
     CompileError,
     refusals.IllTyped,
     refusals.Mutation,
+    refusals.Related,
     refusals.RowError,
     refusals.UnsupportedDtype,
     refusals.WrongDevice,
@@ -113,7 +114,7 @@ def call(
         if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
             return inline(at, node, function, (fn.__self__, *args), kwargs)
         return call(at, node, function, (fn.__self__, *args), kwargs)
-    if _belongs_to_torch(fn):
+    if _belongs_to_torch(fn) and not isinstance(getattr(fn, "__self__", None), torch.Size):
         return _torch(at, node, fn, args, kwargs)
     if isinstance(fn, types.FunctionType) and (values_in((args, kwargs)) or _is_users(fn)):
         return inline(at, node, fn, args, kwargs)
@@ -266,6 +267,10 @@ def _type(item: Any) -> type:
     return torch.Tensor if isinstance(item, Value) else type(item)
 
 
+def _len(item: Any) -> Any:
+    return item.shape[0] if isinstance(item, Value) and item.ndim else len(item)
+
+
 def _sum(items: Any, start: Any = 0) -> Any:
     return functools.reduce(operator.add, items, start)
 
@@ -273,6 +278,7 @@ def _sum(items: Any, start: Any = 0) -> Any:
 _BUILTINS: dict[Any, Callable[..., Any]] = {
     abs: operator.abs,
     isinstance: _isinstance,
+    len: _len,
     pow: operator.pow,
     sum: _sum,
     type: _type,

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
-from babytriton.frontend import calls
+from babytriton.frontend import calls, numbers
 from babytriton.frontend.assignment import Assignments
 from babytriton.frontend.captures import Place
 from babytriton.frontend.control_flow import ControlFlow
@@ -132,7 +132,8 @@ class CodeGenerator(Assignments, ControlFlow):
             if key is None:
                 found.update(self.visit(value))
             else:
-                found[self.visit(key)] = self.visit(value)
+                # A dict is looked into by number.
+                found[numbers.as_constants(self.visit(key))] = self.visit(value)
         return found
 
     def _items(self, nodes: list[ast.expr]) -> list[Any]:
@@ -148,7 +149,7 @@ class CodeGenerator(Assignments, ControlFlow):
         return "".join(str(self.visit(part)) for part in node.values)
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> str:
-        value = self.visit(node.value)
+        value = numbers.as_constants(self.visit(node.value))
         if values_in(value):
             self.fail(errors.DataDependent(self.span(node), "a formatted string"))
         convert: dict[int, Callable[[Any], Any]] = {115: str, 114: repr, 97: ascii}

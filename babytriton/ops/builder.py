@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
 
+_OPAQUE = 8
+"""FuseOps' number for operators that fuse with nothing."""
+
 
 class Builder:
     """Emits a program, one torch call at a time, into the open Relax function.
@@ -157,7 +160,11 @@ class Builder:
             sample: the value it has at this call.
         """
         number = R.arg(name, PrimType("float64"))
-        expr = self.emit_te("number", lambda x: te.compute((), lambda: x, name=name), number)
+        # FuseOps takes a float for a size, where a kernel needs sizes of its caller as well.
+        attrs = None if self.symbols is None else {"op_pattern": _OPAQUE}
+        expr = self.emit_te(
+            "number", lambda x: te.compute((), lambda: x, name=name), number, attrs=attrs
+        )
         return Scalar(self, expr, sample, frozenset([argument] if argument else []))
 
     def emit_te(

@@ -16,7 +16,9 @@ from babytriton.ops.refusals import (
     UnsupportedDtype,
     WrongDevice,
 )
+from babytriton.ops.sizes import SYMBOLIC, symbolic_in
 from babytriton.ops.table import Callee
+from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, map_values
 from babytriton.types import Dim, TensorType, find_dtype
 
@@ -39,7 +41,7 @@ def shape_of(type: TensorType, symbols: Symbols | None) -> tuple[Any, ...]:
 
 def _typing(symbols: Symbols | None) -> AbstractContextManager[Any]:
     # Plain meta tensors are quicker, and do not know symbolic sizes.
-    return nullcontext() if symbols is None else symbols.mode
+    return nullcontext() if symbols is None else symbols.typing()
 
 
 def typed(
@@ -84,11 +86,41 @@ def typed(
         why = str(error).strip()
         if type(error).__name__ in _READS_DATA or any(text in why for text in _NEEDS_DATA):
             raise NeedsData(why) from error
-        raise IllTyped(why if symbols is None else symbols.named(why)) from error
+        if symbols is not None:
+            _require_sampled(symbols, fn, args, kwargs)
+            why = symbols.named(why)
+        raise IllTyped(why) from error
     for meta in tensors_of(result):
         if find_dtype(meta.dtype) is None or meta.layout is not torch.strided:
             raise UnsupportedDtype(str(meta.dtype).removeprefix("torch."))
     return result
+
+
+def _require_sampled(
+    symbols: Symbols, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Make constants of a call's sizes if torch takes the call for the sizes it knows.
+
+    Raises:
+        Related: it does; some of its functions do not know symbolic sizes.
+    """
+
+    def sampled(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return symbols.sample(item)
+        shape = map_leaves(tuple(item.shape), SYMBOLIC, symbols.sample)
+        return torch.empty(shape, dtype=item.dtype, device="meta")
+
+    plain = map_leaves((args, kwargs), (torch.Tensor, *SYMBOLIC), sampled)
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            apply(_TYPED_BY.get(fn, fn), *plain)
+    except Exception:
+        return
+    shapes = [tuple(tensor.shape) for tensor in leaves_in((args, kwargs), torch.Tensor)]
+    for number in symbolic_in((args, kwargs, shapes)):
+        symbols.fix(number)
+    symbols.require_unrelated()
 
 
 _READS_DATA = ("DataDependentOutputException", "DynamicOutputShapeException")

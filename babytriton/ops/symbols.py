@@ -9,6 +9,7 @@ Imported only for programs with such sizes: what it needs of torch takes a secon
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import sympy
 import torch
 from sympy.printing.str import StrPrinter
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -38,6 +40,7 @@ class _Printer(PythonPrinter):
 
 
 _PRINTER = _Printer()
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _CONDITIONS = (sympy.core.relational.Relational, sympy.logic.boolalg.BooleanFunction)
 
 
@@ -101,7 +104,7 @@ class Symbols(ShapeEnv):
             raise Unsupported("a symbolic size")
         if not orig_expr.is_integer:
             # A guard on a float would compare roundings: the sizes it comes from are constants.
-            self._fix(orig_expr)
+            self.fix(orig_expr)
         return super().evaluate_expr(orig_expr, *args, **kwargs)
 
     def require_unrelated(self) -> None:
@@ -120,6 +123,21 @@ class Symbols(ShapeEnv):
         if found:
             raise Related(found)
 
+    @contextlib.contextmanager
+    def typing(self) -> Iterator[None]:
+        """torch computes with fake tensors inside."""
+        loggers = [logging.getLogger(name) for name in _LOGGERS]
+        before = [logger.disabled for logger in loggers]
+        for logger in loggers:
+            logger.disabled = True  # what they say, we say as a message
+        try:
+            # The dispatcher knows symbolic sizes where torch's kernels in C++ do not.
+            with enable_python_dispatcher(), self.mode:
+                yield
+        finally:
+            for logger, disabled in zip(loggers, before):
+                logger.disabled = disabled
+
     def sample(self, number: Any) -> Any:
         """What a symbolic number is for the sizes that the program is compiled with."""
         return self.function(number)(self._samples)
@@ -134,11 +152,12 @@ class Symbols(ShapeEnv):
             try:
                 self.expr(size)
             except Unsupported:
-                self._fix(_expr(size))
+                self.fix(size)
         self.require_unrelated()
 
-    def _fix(self, expr: sympy.Expr) -> None:
-        for symbol in sorted(expr.free_symbols, key=str):
+    def fix(self, number: Any) -> None:
+        """Make constants of the sizes that a number depends on."""
+        for symbol in sorted(_expr(number).free_symbols, key=str):
             super().evaluate_expr(symbol, self._samples[self._names[symbol]])
 
     def text(self, number: Any) -> str:
