@@ -40,7 +40,7 @@ class Specialization:
         """What there is to say of a program."""
         lowered = compiled.scheduled.lowered
         sizes = lowered.lowering.sizes
-        guards = () if sizes is None else tuple(condition.text for condition in sizes.conditions)
+        guards = () if sizes is None else tuple(text for text, _ in sizes.conditions.each)
         signature, target = str(compiled.signature), str(compiled.executable.target)
         return cls(lowered.name, signature, guards, target, len(compiled.kernels))
 

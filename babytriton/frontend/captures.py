@@ -85,6 +85,7 @@ class Captures:
 
     tensor: Callable[[Place, torch.Tensor], tuple[Any, TensorType]]
     guards: list[Guard] = field(default_factory=list)
+    _tensors: dict[int, tuple[Any, Any, Place]] = field(default_factory=dict)
     _lifted: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _outside: dict[int, Any] = field(default_factory=dict)
     _paths: dict[int, tuple[Any, str]] = field(default_factory=dict)
@@ -128,16 +129,17 @@ class Captures:
         return id(container) in self._outside
 
     def _lift_tensor(self, place: Place, value: torch.Tensor) -> Any:
-        known = self._lifted.get(id(value))
+        known = self._tensors.get(id(value))
         if known is None:
             input, type = self.tensor(place, value)
-            known = self._lifted[id(value)] = (value, input)
+            known = self._tensors[id(value)] = (value, input, place)
             device = value.device
             fits = functools.partial(_fits, type=type, device=device)
             self.guards.append(Guard(place, fits, described(value)))
         else:
             # Two names of one tensor share an input for as long as they are one tensor.
-            self.guards.append(Guard(place, _same_as(value)))
+            first = known[2]
+            self.guards.append(Guard(place, lambda now: now is first.read()))
         return known[1]
 
     def _lift_container(self, place: Place, value: Any) -> Any:

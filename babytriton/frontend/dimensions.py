@@ -13,7 +13,7 @@ from babytriton.tensor import Tensor
 from babytriton.types import Dim, TensorType
 
 if TYPE_CHECKING:
-    from babytriton.ops.symbols import Condition
+    from babytriton.ops.symbols import Conditions
 
 SMALLEST = 2
 """0 and 1 are constants: a dimension of size 1 broadcasts, and one of size 0 has no elements."""
@@ -143,7 +143,7 @@ class Sizes:
     """
 
     tensors: tuple[tuple[Callable[[Sequence[Any]], Any], str, TensorType], ...]
-    conditions: tuple[Condition, ...]
+    conditions: Conditions
 
     def of(self, leaves: Sequence[Any]) -> dict[str, int] | None:
         """The sizes of a call by name; ``None`` if it is not one for this program."""
@@ -156,7 +156,7 @@ class Sizes:
                         return None
                 elif size != given:
                     return None
-        return found if all(condition.holds(found) for condition in self.conditions) else None
+        return found if self.conditions.hold(found) else None
 
     def require(self, leaves: Sequence[Any]) -> None:
         """Refuse a call that the program is not for.
@@ -179,7 +179,7 @@ class Sizes:
                     given = str(TensorType.of(tensor))
                     raise errors.ArgumentShape(None, path, str(type), given).error()
         sizes = {name: size for name, (size, _, _) in known.items()}
-        for condition in self.conditions:
-            if not condition.holds(sizes):
-                text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                raise errors.OtherSizes(None, condition.text, text).error()
+        failing = self.conditions.failing(sizes)
+        if failing is not None:
+            text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise errors.OtherSizes(None, failing, text).error()

@@ -80,6 +80,8 @@ class Program:
         self.builder.on_torch_call = self.inputs.append
         self.builder.on_number = self._computed
         self._numbers: dict[str, Scalar] = {}
+        if self.builder.symbols is not None:
+            self.builder.symbols.declare = self._size
 
     def argument(self, index: int, path: str, type: TensorType) -> Value:
         """Declare the tensor that is the ``index``-th leaf of the call's arguments."""
@@ -99,6 +101,13 @@ class Program:
         self.types.append((hidden, place.path, type))
         return self._declare(hidden, place.path, type), type
 
+    def _size(self, size: torch.SymInt) -> Any:
+        """The input for a size that is computed from others."""
+        symbols = self.builder.symbols
+        assert symbols is not None
+        self.inputs.append(Computed(symbols.function(size)))
+        return self.builder.size_argument(self.unique(_spelled(symbols.text(size))))
+
     def _computed(self, number: torch.SymFloat) -> Scalar:
         """The input for a float that depends on sizes, which is declared once."""
         symbols = self.builder.symbols
@@ -107,7 +116,7 @@ class Program:
         if text not in self._numbers:
             self.inputs.append(Computed(symbols.function(number)))
             sample = symbols.sample(number)
-            name = self.unique(text)
+            name = self.unique(f"number_{len(self._numbers)}")
             self._numbers[text] = self.builder.float_argument(name, None, sample)
         return self._numbers[text]
 
@@ -183,6 +192,12 @@ class Program:
             self.fail(errors.TooDeep(span, what, len(self.trail)))
         finally:
             self.builder.span = before
+
+
+def _spelled(text: str) -> str:
+    """An expression such as ``n - 1`` with names for its operators, to become an identifier."""
+    words = {"-": "minus", "+": "plus", "*": "times", "//": "over", "/": "over", "%": "mod"}
+    return re.sub(r"//|[-+*/%]", lambda found: f" {words[found[0]]} ", text)
 
 
 def describe(value: Any) -> str:

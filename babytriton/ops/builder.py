@@ -110,9 +110,9 @@ class Builder:
         values = values_in((args, kwargs))
         self._check_scalars(fn, op, values)
         result = typed(self.device, self.symbols, fn, args, kwargs)
-        metas = tensors_of(result)
         if self.symbols is not None:
-            self.symbols.require_computable(symbolic_in([tuple(meta.shape) for meta in metas]))
+            self.symbols.require_unrelated()
+        metas = tensors_of(result)
         if not metas:
             if values and all(isinstance(v, Scalar) for v in values):
                 return self._scalar_result(fn, args, kwargs, values, result)
@@ -166,6 +166,10 @@ class Builder:
             "number", lambda x: te.compute((), lambda: x, name=name), number, attrs=attrs
         )
         return Scalar(self, expr, sample, frozenset([argument] if argument else []))
+
+    def size_argument(self, name: str) -> tirx.Var:
+        """Declare a parameter for a size that each call computes."""
+        return R.arg(name, PrimType("int64"))
 
     def emit_te(
         self,
@@ -279,8 +283,7 @@ class Builder:
         exprs = [_bound(part) for part in parts]
         if len(exprs) != len(metas):
             raise RowError(f"row {op.name} gave {len(exprs)} results, torch gives {len(metas)}")
-        for expr, meta in zip(exprs, metas):
-            _check_row(op, expr, meta)
+        exprs = [_checked(op, expr, meta) for expr, meta in zip(exprs, metas)]
         self.rows.append(op)
         operands = [value.expr for value in values_in((args, kwargs))]
         return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
@@ -348,16 +351,16 @@ def _as_dim(size: torch.SymInt) -> Dim:
     return Dim(size_text(size), 2)
 
 
-def _check_row(op: Op, expr: relax.Expr, meta: torch.Tensor) -> None:
-    """Hold what a row built against torch's type of it."""
-    ours, shape = str(expr.ty.dtype), expr.ty.shape
-    fits = shape is not None and same_shape(shape, meta.shape)
-    if ours == dtype_of(meta.dtype).name and fits:
-        return
-    if any(map(is_symbolic, meta.shape)):
-        raise Unsupported("a symbolic size")
-    given = f"{ours}{list(shape or ())}"
-    raise RowError(f"row {op.name} gave {given}, torch gives {TensorType.of(meta)}")
+def _checked(op: Op, expr: relax.Expr, meta: torch.Tensor) -> relax.Expr:
+    """What a row built, held against torch's type of it."""
+    type = TensorType.of(meta)
+    if str(expr.ty.dtype) == dtype_of(meta.dtype).name and expr.ty.ndim == meta.ndim:
+        if same_shape(expr.ty.shape, meta.shape):
+            return expr
+        if any(map(is_symbolic, meta.shape)):
+            # Sizes that Relax has computed are none of ours: this compares them at the call.
+            return R.emit_match_cast(expr, relax_type(type))
+    raise RowError(f"row {op.name} gave {expr.ty}, torch gives {type}")
 
 
 def _bound(part: Any) -> relax.Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,26 @@ T = torch.Tensor
 
 
 def _cat(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
-    return relax.op.concat([site.expr(x, site.dtype) for x in tensors], dim)
+    dim %= len(site.shape)
+    # torch leaves out vectors without elements, whatever the rank of the others.
+    tensors = [x for x in tensors if x.meta.ndim == len(site.shape)]
+    starts = list(itertools.accumulate((x.meta.shape[dim] for x in tensors), initial=0))
+
+    def body(parts: Sequence[Any], *index: Any) -> Any:
+        found: Any = None
+        for part, start in reversed(list(zip(parts, starts))):
+            place = [*index[:dim], index[dim] - int64(start), *index[dim + 1 :]]
+            if found is None:
+                found = part(*place)
+                stop = start
+                continue
+            # Not Select, as outside of a part there is nothing to read.
+            found = tirx.if_then_else(index[dim] < int64(stop), part(*place), found)
+            stop = start
+        return found
+
+    inputs = [site.expr(x, site.dtype) for x in tensors]
+    return site.gather("concatenate", site.shape, body, *inputs)
 
 
 def _stack(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:

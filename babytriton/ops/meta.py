@@ -84,11 +84,11 @@ def typed(
         raise
     except Exception as error:
         why = str(error).strip()
-        if type(error).__name__ in _READS_DATA or any(text in why for text in _NEEDS_DATA):
-            raise NeedsData(why) from error
         if symbols is not None:
             _require_sampled(symbols, fn, args, kwargs)
             why = symbols.named(why)
+        if type(error).__name__ in _READS_DATA or any(text in why for text in _NEEDS_DATA):
+            raise NeedsData(why) from error
         raise IllTyped(why) from error
     for meta in tensors_of(result):
         if find_dtype(meta.dtype) is None or meta.layout is not torch.strided:

@@ -137,7 +137,7 @@ def _points(shape: Sequence[int], name: str) -> Iterator[list[Expr]]:
 
 
 def _whole(size: Any) -> slice:
-    return slice(int64(0), int64(int(size)))
+    return slice(int64(0), int64(size))
 
 
 def _constant(value: Any, dtype: torch.dtype) -> Expr:

@@ -11,6 +11,7 @@ from tvm.ir import Type
 from tvm.relax.script import builder as R
 
 from babytriton.ops import numerics
+from babytriton.ops.meta import meta_of
 from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of, find_dtype
@@ -75,6 +76,11 @@ class Site:
             # Out-of-range floats wrap, as in C through a wide integer, instead of being poison.
             expr = self.emit(relax.op.astype(expr, "int64"))
         return self.emit(relax.op.astype(expr, dtype_of(dtype).name))
+
+    def value(self, expr: relax.Expr, shape: Sequence[int], dtype: torch.dtype) -> Value:
+        """An expression of a known type, to go on with in plain torch."""
+        meta = meta_of(TensorType(tuple(shape), dtype), self.builder.symbols)
+        return Value(self.builder, self.emit(expr), meta)
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind a Relax expression to a variable."""

@@ -12,9 +12,8 @@ import contextlib
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import sympy
@@ -24,7 +23,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy import functions
 from torch.utils._sympy.printers import PythonPrinter
 from tvm import tirx
 
@@ -38,6 +36,12 @@ class _Printer(PythonPrinter):
 
     _print_Add = StrPrinter._print_Add
 
+    def _print_ToFloat(self, expr: sympy.Expr) -> str:
+        return f"float({self._print(expr.args[0])})"
+
+    def _print_OpaqueUnaryFn_sqrt(self, expr: sympy.Expr) -> str:
+        return f"math.sqrt({self._print(expr.args[0])})"
+
 
 _PRINTER = _Printer()
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -45,11 +49,20 @@ _CONDITIONS = (sympy.core.relational.Relational, sympy.logic.boolalg.BooleanFunc
 
 
 @dataclass(frozen=True)
-class Condition:
-    """What must hold of a call's sizes: in words, and as a function of the sizes by name."""
+class Conditions:
+    """What must hold of a call's sizes.
 
-    text: str
-    holds: Callable[[Mapping[str, int]], bool]
+    Attributes:
+        each: a condition as Python, and as a function of the sizes by name.
+        hold: whether all of them hold, as a function of the sizes by name.
+    """
+
+    each: tuple[tuple[str, Callable[[Mapping[str, int]], bool]], ...]
+    hold: Callable[[Mapping[str, int]], bool]
+
+    def failing(self, sizes: Mapping[str, int]) -> str | None:
+        """The first that does not hold."""
+        return next((text for text, holds in self.each if not holds(sizes)), None)
 
 
 class Symbols(ShapeEnv):
@@ -57,8 +70,11 @@ class Symbols(ShapeEnv):
 
     Attributes:
         mode: torch's fake tensors, whose shapes may have these sizes.
-        variables: the variable of each size in the IR, by the size's name.
+        variables: the variable of each size in the IR, by the size's name or as it is computed.
+        declare: gives a variable to a size that is computed.
     """
+
+    declare: Callable[[torch.SymInt], tirx.Var]
 
     def __init__(self) -> None:
         # Sizes that happen to be equal are still two sizes.
@@ -79,7 +95,7 @@ class Symbols(ShapeEnv):
             symbol = self.create_symbol(dim.sample, source, dynamic_dim=DimDynamic.DYNAMIC)
             self._names[symbol] = dim.name
             self._samples[dim.name] = dim.sample
-            self.variables[dim.name] = tirx.Var(dim.name, "int64")
+            self.variables[dim.name] = tirx.Var(re.sub(r"\W+", "_", dim.name), "int64")
             self._sizes[dim.name] = self.create_symintnode(symbol, hint=dim.sample, source=source)
         return self._sizes[dim.name]
 
@@ -142,19 +158,6 @@ class Symbols(ShapeEnv):
         """What a symbolic number is for the sizes that the program is compiled with."""
         return self.function(number)(self._samples)
 
-    def require_computable(self, sizes: Sequence[torch.SymInt]) -> None:
-        """Make constants of sizes that kernels cannot compute.
-
-        Raises:
-            Related: torch has found sizes to be equal or constant, or these are constant now.
-        """
-        for size in sizes:
-            try:
-                self.expr(size)
-            except Unsupported:
-                self.fix(size)
-        self.require_unrelated()
-
     def fix(self, number: Any) -> None:
         """Make constants of the sizes that a number depends on."""
         for symbol in sorted(_expr(number).free_symbols, key=str):
@@ -169,20 +172,25 @@ class Symbols(ShapeEnv):
         names = {str(symbol): name for symbol, name in self._names.items()}
         return re.sub(r"\bs\d+\b", lambda found: names.get(found[0], found[0]), message)
 
-    def conditions(self) -> tuple[Condition, ...]:
+    def conditions(self) -> Conditions:
         """What must hold of a call's sizes for this to be its program."""
-        found = dict.fromkeys(guard.expr for guard in self.guards)
-        return tuple(Condition(self.text(expr), self.function(expr)) for expr in found)
+        # In torch's order: a condition may divide by what one before it says is not zero.
+        found = list(dict.fromkeys(guard.expr for guard in self.guards))
+        each = tuple((self.text(expr), self.function(expr)) for expr in found)
+        return Conditions(each, self.function(*found) if found else lambda sizes: True)
 
-    def function(self, number: Any) -> Callable[[Mapping[str, int]], Any]:
-        """A symbolic number, or a condition, as a function of the sizes by name."""
-        symbols = sorted(_expr(number).free_symbols, key=str)
+    def function(self, *numbers: Any) -> Callable[[Mapping[str, int]], Any]:
+        """A symbolic number, or whether conditions hold, as a function of the sizes by name."""
+        exprs = [_expr(number) for number in numbers]
+        symbols = sorted(set().union(*(expr.free_symbols for expr in exprs)), key=str)
         # Under names of ours: a size may be called `max`.
-        source = self._source(number, {symbol: f"_{i}" for i, symbol in enumerate(symbols)})
-        parameters = ", ".join(f"_{i}" for i in range(len(symbols)))
-        computed = eval(f"lambda {parameters}: {source}", {"math": math, "torch": torch})
-        names = [self._names[symbol] for symbol in symbols]
-        return lambda sizes: computed(*[sizes[name] for name in names])
+        names = {symbol: f"_{i}" for i, symbol in enumerate(symbols)}
+        source = " and ".join(f"({self._source(expr, names)})" for expr in exprs)
+        computed = eval(
+            f"lambda {', '.join(names.values())}: {source}", {"math": math, "torch": torch}
+        )
+        sizes = [self._names[symbol] for symbol in symbols]
+        return lambda given: computed(*[given[name] for name in sizes])
 
     def _source(self, number: Any, names: Mapping[sympy.Symbol, str]) -> str:
         expr = _expr(number)
@@ -193,44 +201,20 @@ class Symbols(ShapeEnv):
         }
         return str(_PRINTER.doprint(expr.xreplace(renamed)))
 
-    def expr(self, number: Any) -> tirx.PrimExpr:
-        """A symbolic integer as an expression of the IR.
+    def expr(self, size: torch.SymInt) -> tirx.PrimExpr:
+        """A symbolic integer in the IR: a constant, or a variable.
 
-        Raises:
-            Unsupported: it is computed in a way that kernels have no integers for.
+        A size that is computed from others has a variable of its own, which each call is given.
+        FuseTIR mixes up the variables of a shape such as ``(n + m,)``.
         """
-        expr = _expr(number)
-        if isinstance(expr, sympy.Symbol):
-            return self.variables[self._names[expr]]
+        expr = _expr(size)
         if isinstance(expr, sympy.Integer):
             return tirx.IntImm("int64", int(expr))
-        for kind, make in _MAKE.items():
-            if isinstance(expr, kind):
-                return make([self.expr(arg) for arg in expr.args])
-        raise Unsupported("a symbolic size")
+        text = self.text(size)
+        if text not in self.variables:
+            self.variables[text] = self.declare(size)
+        return self.variables[text]
 
 
 def _expr(number: Any) -> Any:
     return number.node.expr if isinstance(number, SYMBOLIC) else number
-
-
-def _power(args: Sequence[Any]) -> tirx.PrimExpr:
-    base, exponent = args
-    if not isinstance(exponent, tirx.IntImm) or int(exponent) < 1:
-        raise Unsupported("a symbolic size")
-    return reduce(lambda x, y: x * y, [base] * int(exponent))
-
-
-_MAKE: dict[Any, Callable[[Sequence[Any]], tirx.PrimExpr]] = {
-    sympy.Add: lambda args: reduce(lambda x, y: x + y, args),
-    sympy.Mul: lambda args: reduce(lambda x, y: x * y, args),
-    sympy.Pow: _power,
-    functions.PowByNatural: _power,
-    functions.FloorDiv: lambda args: tirx.floordiv(*args),
-    functions.CleanDiv: lambda args: tirx.floordiv(*args),
-    functions.Mod: lambda args: tirx.floormod(*args),
-    functions.PythonMod: lambda args: tirx.floormod(*args),
-    functions.Max: lambda args: reduce(tirx.max, args),
-    functions.Min: lambda args: reduce(tirx.min, args),
-}
-"""How each function of sympy's and torch's is computed on sizes."""
