@@ -10,11 +10,15 @@ import tvm as _tvm  # noqa: E402, F401
 # TVM replaces the hook; a user's uncaught error would then print without its message.
 _sys.excepthook = _excepthook
 
+from babytriton.config import CONFIG as _CONFIG  # noqa: E402
 from babytriton.diagnostics import CompileError  # noqa: E402
 from babytriton.jit import JitFunction, jit  # noqa: E402
+from babytriton.specializations import Specialization  # noqa: E402
 from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
 from babytriton.targets import Target  # noqa: E402
 from babytriton.tensor import Tensor  # noqa: E402
+
+_CONFIG.start_logging()
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +27,7 @@ __all__ = [
     "JitFunction",
     "Lowered",
     "Scheduled",
+    "Specialization",
     "Target",
     "Tensor",
     "__version__",
