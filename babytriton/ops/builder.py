@@ -179,8 +179,8 @@ class Builder:
         attrs: Mapping[str, Any] | None = None,
     ) -> relax.Var:
         """Emit a tensor expression as one TensorIR function, under a name of its own."""
-        function, types = from_te(fn, inputs, attrs)
-        return self.emit_function(name, function, inputs, types)
+        function, given, types = from_te(fn, inputs, attrs)
+        return self.emit_function(name, function, given, types)
 
     def emit_function(
         self, name: str, function: tirx.PrimFunc, inputs: Sequence[relax.Expr], types: list[Type]
@@ -195,6 +195,9 @@ class Builder:
         """
         variables = () if self.symbols is None else self.symbols.variables.values()
         function, sizes = closed(function, len(inputs), variables)
+        if sizes:
+            # FuseTIR mixes them up.
+            function = function.with_attr("op_pattern", _OPAQUE)
         variable = I.decl_function(self.unique(name), function)
         out = types if len(types) > 1 else types[0]
         return R.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))

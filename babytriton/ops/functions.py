@@ -12,8 +12,8 @@ from tvm.relax.expr import te_tensor
 
 def from_te(
     fn: Callable[..., Any], inputs: Sequence[relax.Expr], attrs: Mapping[str, Any] | None = None
-) -> tuple[tirx.PrimFunc, list[ir.Type]]:
-    """A tensor expression as a function, and the types of its results.
+) -> tuple[tirx.PrimFunc, list[relax.Expr], list[ir.Type]]:
+    """A tensor expression as a function, what to call it with, and the types of its results.
 
     Args:
         fn: takes a ``te.Tensor`` for each tensor and a variable for each number; returns a
@@ -21,13 +21,19 @@ def from_te(
         inputs: Relax expressions of tensors and numbers.
         attrs: of the function.
     """
-    parameters = [_parameter(x) for x in inputs]
-    found = fn(*parameters)
+    # A tensor that is given twice is one parameter: FuseTIR fails on two of symbolic shapes.
+    distinct: list[relax.Expr] = []
+    for x in inputs:
+        if not any(x.same_as(other) for other in distinct):
+            distinct.append(x)
+    parameters = [_parameter(x) for x in distinct]
+    places = [next(i for i, other in enumerate(distinct) if other.same_as(x)) for x in inputs]
+    found = fn(*(parameters[place] for place in places))
     outs = list(found) if isinstance(found, (list, tuple)) else [found]
     function = te.create_prim_func([*parameters, *outs], "int64").without_attr("global_symbol")
     if attrs:
         function = function.with_attrs(attrs)
-    return function, [relax.TensorType(out.shape, out.dtype) for out in outs]
+    return function, distinct, [relax.TensorType(out.shape, out.dtype) for out in outs]
 
 
 def _parameter(expr: relax.Expr) -> Any:

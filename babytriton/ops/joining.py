@@ -24,19 +24,18 @@ def _cat(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
     dim %= len(site.shape)
     # torch leaves out vectors without elements, whatever the rank of the others.
     tensors = [x for x in tensors if x.meta.ndim == len(site.shape)]
-    starts = list(itertools.accumulate((x.meta.shape[dim] for x in tensors), initial=0))
 
     def body(parts: Sequence[Any], *index: Any) -> Any:
-        found: Any = None
-        for part, start in reversed(list(zip(parts, starts))):
-            place = [*index[:dim], index[dim] - int64(start), *index[dim + 1 :]]
-            if found is None:
-                found = part(*place)
-                stop = start
-                continue
+        # From the parts' own sizes, which a kernel knows.
+        starts = list(itertools.accumulate((x.shape[dim] for x in parts), initial=int64(0)))
+        read = [
+            part(*index[:dim], index[dim] - start, *index[dim + 1 :])
+            for part, start in zip(parts, starts)
+        ]
+        found = read.pop()
+        for element, end in reversed(list(zip(read, starts[1:]))):
             # Not Select, as outside of a part there is nothing to read.
-            found = tirx.if_then_else(index[dim] < int64(stop), part(*place), found)
-            stop = start
+            found = tirx.if_then_else(index[dim] < end, element, found)
         return found
 
     inputs = [site.expr(x, site.dtype) for x in tensors]

@@ -23,6 +23,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy import functions
 from torch.utils._sympy.printers import PythonPrinter
 from tvm import tirx
 
@@ -44,6 +45,10 @@ class _Printer(PythonPrinter):
 
 
 _PRINTER = _Printer()
+_DIVISIONS = (functions.FloorDiv, functions.Mod, functions.PythonMod)
+_INVOLVED = 3
+"""Divisions in one condition, beyond which torch may think about it for minutes."""
+
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _CONDITIONS = (sympy.core.relational.Relational, sympy.logic.boolalg.BooleanFunction)
 
@@ -114,6 +119,8 @@ class Symbols(ShapeEnv):
         Raises:
             Unsupported: a row asks for the number itself.
         """
+        if sum(isinstance(x, _DIVISIONS) for x in sympy.preorder_traversal(orig_expr)) > _INVOLVED:
+            self.fix(orig_expr)
         if isinstance(orig_expr, _CONDITIONS) or not orig_expr.free_symbols:
             return super().evaluate_expr(orig_expr, *args, **kwargs)
         if self._in_row:
