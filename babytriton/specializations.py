@@ -118,7 +118,8 @@ class Specializations:
 
 
 def _differences(entry: _Entry, call: Signature) -> list[str]:
-    found = differences(call, entry.call) + changes(entry.compiled.guards)
+    found = differences(call, entry.call, entry.compiled.signature)
+    found += changes(entry.compiled.guards)
     if entry.dtype != torch.get_default_dtype():
         found.append(f"torch's default dtype: {torch.get_default_dtype()}, before {entry.dtype}")
     return found

@@ -15,10 +15,17 @@ from babytriton.frontend.signature import (
 )
 
 
-def differences(now: Signature, before: Signature) -> list[str]:
-    """How the arguments of a call differ from those of another."""
-    pairs = zip(now.names, now.specs, before.specs)
-    return [text for name, spec, old in pairs for text in _differ(name, spec, old)]
+def differences(now: Signature, before: Signature, covered: Signature) -> list[str]:
+    """How the arguments of a call differ from those of another.
+
+    Args:
+        now: the arguments.
+        before: those of the other call.
+        covered: what was compiled for the other call; it does not matter how sizes differ that
+            are symbolic in it.
+    """
+    specs = zip(now.names, now.specs, before.specs, covered.specs)
+    return [text for name, *each in specs for text in _differ(name, *each)]
 
 
 def changes(guards: Iterable[Guard]) -> list[str]:
@@ -37,9 +44,9 @@ def _found(place: Place) -> str:
         return "nothing"
 
 
-def _differ(path: str, now: Spec, before: Spec) -> Iterator[str]:
+def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
     if isinstance(now, TensorSpec) and isinstance(before, TensorSpec):
-        if now.type != before.type:
+        if not (isinstance(covered, TensorSpec) and covered.type.covers(now.type)):
             yield f"argument {path}: {now}, before {before}"
         if now.device != before.device:
             yield f"argument {path}: on {now.device}, before on {before.device}"
@@ -47,13 +54,15 @@ def _differ(path: str, now: Spec, before: Spec) -> Iterator[str]:
         if type(now.like) is not type(before.like) or len(now.items) != len(before.items):
             yield f"argument {path}: {now}, before {before}"
             return
-        for i, (item, old) in enumerate(zip(now.items, before.items)):
-            yield from _differ(f"{path}[{i}]", item, old)
+        assert isinstance(covered, SequenceSpec)
+        for i, trio in enumerate(zip(now.items, before.items, covered.items)):
+            yield from _differ(f"{path}[{i}]", *trio)
     elif isinstance(now, DictSpec) and isinstance(before, DictSpec):
         if now.keys != before.keys:
             yield f"argument {path}: {now}, before {before}"
             return
-        for key, item, old in zip(now.keys, now.items, before.items):
-            yield from _differ(f"{path}[{key!r}]", item, old)
+        assert isinstance(covered, DictSpec)
+        for key, trio in zip(now.keys, zip(now.items, before.items, covered.items)):
+            yield from _differ(f"{path}[{key!r}]", *trio)
     elif not (isinstance(now, FloatSpec) and isinstance(before, FloatSpec)) and now != before:
         yield f"argument {path}: {now}, before {before}"

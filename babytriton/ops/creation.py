@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tvm import relax, runtime
+from tvm import relax, runtime, tirx
 
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
@@ -67,8 +67,9 @@ def _arange(site: Site, *bounds: Any, **named: Any) -> Any:
 
 
 def _eye(site: Site, *_: Any, **__: Any) -> Any:
-    rows, columns = site.shape
-    return relax.op.eye(rows, columns, dtype=dtype_of(site.dtype).name)
+    name = dtype_of(site.dtype).name
+    one, zero = tirx.const(1, name), tirx.const(0, name)
+    return site.compute("eye", site.shape, lambda _, i, j: tirx.Select(tirx.EQ(i, j), one, zero))
 
 
 def constant(tensor: torch.Tensor) -> relax.Expr:

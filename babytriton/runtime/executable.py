@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.targets import Target, tvm_target
@@ -24,6 +24,10 @@ UNSOUND_PASSES = [
     "tirx.RemoveNoOp",
     "s_tir.RenormalizeSplitPattern",
 ]
+
+
+# Of sizes that are variables it makes expressions that code generators visit twice, and refuse.
+UNSOUND_FOR_VARIABLES = ["tirx.CommonSubexprElim"]
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,20 @@ def build(mod: IRModule, entry: str, target: Target) -> Executable:
     """
     context = tvm.transform.PassContext(
         opt_level=3,
-        disabled_pass=UNSOUND_PASSES,
+        disabled_pass=UNSOUND_PASSES + (UNSOUND_FOR_VARIABLES if has_variable_sizes(mod) else []),
         # The guard of a call has checked shapes and dtypes; asking again in every kernel makes
         # much of the code to compile.
         config={"tirx.disable_assert": True},
     )
     with COMPILE_LOCK, context:
         return Executable(tvm.compile(mod, target=tvm_target(target)), entry, target)
+
+
+def has_variable_sizes(mod: IRModule) -> bool:
+    """Whether a kernel takes tensors of sizes that are known only at the call."""
+    functions = [fn for _, fn in mod.functions_items() if isinstance(fn, tirx.PrimFunc)]
+    buffers = [x for fn in functions for x in fn.params if isinstance(x.ty, tirx.BufferType)]
+    return any(not isinstance(n, tirx.IntImm) for buffer in buffers for n in buffer.shape)
 
 
 def _modules(module: Any) -> Iterator[Any]:
