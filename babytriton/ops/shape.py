@@ -27,6 +27,9 @@ def _reshape(site: Site, input: Value, *_: Any, **__: Any) -> Any:
 
 
 def _shape(meta: torch.Tensor) -> list[tirx.PrimExpr]:
+    if any(isinstance(n, torch.SymInt) and n.node.shape_env.divides(n) for n in meta.shape):
+        # Its index would divide by a quotient; two such in one kernel compile without end.
+        raise Unsupported("a symbolic size that is a quotient")
     return [int64(n) for n in meta.shape]
 
 

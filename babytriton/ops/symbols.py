@@ -170,6 +170,10 @@ class Symbols(ShapeEnv):
         for symbol in sorted(_expr(number).free_symbols, key=str):
             super().evaluate_expr(symbol, self._samples[self._names[symbol]])
 
+    def divides(self, size: torch.SymInt) -> bool:
+        """Whether a size is computed by division."""
+        return bool(_expr(size).atoms(*_DIVISIONS))
+
     def text(self, number: Any) -> str:
         """A symbolic number in the names of its sizes, as Python."""
         return self._source(number, self._names)

@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
+from tvm.error import InternalError
 from tvm.ir import IRModule
 
 from babytriton.targets import Target, tvm_target
@@ -24,10 +25,6 @@ UNSOUND_PASSES = [
     "tirx.RemoveNoOp",
     "s_tir.RenormalizeSplitPattern",
 ]
-
-
-# Of sizes that are variables it makes expressions that code generators visit twice, and refuse.
-UNSOUND_FOR_VARIABLES = ["tirx.CommonSubexprElim"]
 
 
 @dataclass(frozen=True)
@@ -69,15 +66,27 @@ def build(mod: IRModule, entry: str, target: Target) -> Executable:
         entry: the program's function.
         target: what to compile for.
     """
+    with COMPILE_LOCK:
+        try:
+            return Executable(_compiled(mod, target, UNSOUND_PASSES), entry, target)
+        except InternalError:
+            if not has_variable_sizes(mod):
+                raise
+        # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
+        without = [*UNSOUND_PASSES, "tirx.CommonSubexprElim"]
+        return Executable(_compiled(mod, target, without), entry, target)
+
+
+def _compiled(mod: IRModule, target: Target, disabled: list[str]) -> Any:
     context = tvm.transform.PassContext(
         opt_level=3,
-        disabled_pass=UNSOUND_PASSES + (UNSOUND_FOR_VARIABLES if has_variable_sizes(mod) else []),
+        disabled_pass=disabled,
         # The guard of a call has checked shapes and dtypes; asking again in every kernel makes
         # much of the code to compile.
         config={"tirx.disable_assert": True},
     )
-    with COMPILE_LOCK, context:
-        return Executable(tvm.compile(mod, target=tvm_target(target)), entry, target)
+    with context:
+        return tvm.compile(mod, target=tvm_target(target))
 
 
 def has_variable_sizes(mod: IRModule) -> bool:

@@ -37,7 +37,7 @@ def test_random_programs_match_torch(shard: int) -> None:
 def test_random_programs_match_torch_at_other_sizes() -> None:
     @seed(0)
     @settings(
-        max_examples=60,
+        max_examples=40,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
