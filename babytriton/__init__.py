@@ -12,7 +12,14 @@ _sys.excepthook = _excepthook
 
 from babytriton.config import CONFIG as _CONFIG  # noqa: E402
 from babytriton.diagnostics import CompileError  # noqa: E402
-from babytriton.jit import JitFunction, jit  # noqa: E402
+from babytriton.frontend.grid import grid  # noqa: E402
+from babytriton.jit import JitFunction, jit, register  # noqa: E402
+from babytriton.kernel import KernelFunction, kernel  # noqa: E402
+from babytriton.kernel_stages import (  # noqa: E402
+    CompiledKernel,
+    LoweredKernel,
+    ScheduledKernel,
+)
 from babytriton.specializations import Specialization  # noqa: E402
 from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
 from babytriton.targets import Target  # noqa: E402
@@ -24,12 +31,19 @@ __version__ = "0.1.0"
 __all__ = [
     "CompileError",
     "Compiled",
+    "CompiledKernel",
     "JitFunction",
+    "KernelFunction",
     "Lowered",
+    "LoweredKernel",
     "Scheduled",
+    "ScheduledKernel",
     "Specialization",
     "Target",
     "Tensor",
     "__version__",
+    "grid",
     "jit",
+    "kernel",
+    "register",
 ]

@@ -46,8 +46,8 @@ class Diagnostic:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         title = self.title.format_map(facts)
         label = self.label.format_map(facts)
-        after = [f"note: {self.note.format_map(facts)}"] if self.note else []
-        after += [f"help: {self.hint.format_map(facts)}"] if self.hint.format_map(facts) else []
+        below = {"note": self.note.format_map(facts), "help": self.hint.format_map(facts)}
+        after = [f"{kind}: {text}" for kind, text in below.items() if text]
         lines = [f"error[{self.code}]: {title}"]
         if self.span is None:
             lines.append(f"  = {label}")

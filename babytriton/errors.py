@@ -7,9 +7,9 @@ and name an argument; ``BT2xx`` are about devices and tools; ``BT900`` is a bug 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from babytriton.diagnostics import CompileError, Diagnostic
+from babytriton.call_errors import *  # noqa: F403
+from babytriton.diagnostics import CompileError, Diagnostic, Span
 
 # ---------------------------------------------------------------- while compiling
 
@@ -42,22 +42,14 @@ class OperandsDoNotFit(Diagnostic):
 
 
 @dataclass(frozen=True)
-class ControlFlow(Diagnostic):
-    code = "BT004"
-    title = "control flow is not supported"
-    label = "`{statement}` cannot be compiled yet"
-    hint = "{instead}"
-    statement: str
-    instead: str
-
-
-@dataclass(frozen=True)
 class TensorCondition(Diagnostic):
     code = "BT005"
-    title = "a tensor decides what Python does"
-    label = "the value of {operand} is known only at run time"
-    hint = "use torch.where, torch.maximum, torch.minimum, or torch.logical_and, _or and _not"
+    title = "the truth of {operand} decides what Python does"
+    label = "{why}"
+    hint = "{instead}"
     operand: str
+    why: str = "its value is known only at run time"
+    instead: str = "use torch.where, torch.maximum or torch.minimum, or test it with if"
 
 
 @dataclass(frozen=True)
@@ -72,8 +64,8 @@ class DataDependent(Diagnostic):
 @dataclass(frozen=True)
 class Mutation(Diagnostic):
     code = "BT007"
-    title = "writing into a tensor is not supported"
-    label = "`{what}` changes a tensor in place"
+    title = "cannot write to a tensor here"
+    label = "{what}"
     hint = "{instead}"
     what: str
     instead: str
@@ -182,6 +174,83 @@ class OtherDevice(Diagnostic):
 
 
 @dataclass(frozen=True)
+class Undecided(Diagnostic):
+    """A name that is bound on some of the paths that lead to where it is read."""
+
+    code = "BT019"
+    title = "`{name}` may not be defined here"
+    label = "{path}"
+    note = "{where}"
+    hint = "give it a value before"
+    name: str
+    path: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Unmerged(Diagnostic):
+    """A value that is of different types on the paths that lead to where it is needed."""
+
+    code = "BT020"
+    title = "{what} is of two types here"
+    label = "{first} or {second}, as {why}"
+    note = "{where}"
+    hint = "give both the same shape and dtype"
+    what: str
+    first: str
+    second: str
+    why: str
+    where: str = ""
+
+    @staticmethod
+    def at_condition(span: Span) -> str:
+        """Why there are two types, for a condition that stands there."""
+        return f"the condition at line {span.line} is true or false"
+
+
+@dataclass(frozen=True)
+class LoopCarried(Diagnostic):
+    code = "BT021"
+    title = "{what} changes its type from step to step"
+    label = "it is {before} when a step begins, and {after} when it ends"
+    note = "the loop is compiled as one, as {why}"
+    hint = "give it the same shape and dtype before the loop and in it"
+    what: str
+    before: str
+    after: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CannotIterate(Diagnostic):
+    code = "BT022"
+    title = "cannot loop over this"
+    label = "{what}"
+    hint = "loop over a range, a tensor, a tuple, a list, or enumerate, zip and reversed of these"
+    what: str
+
+
+@dataclass(frozen=True)
+class Unavailable(Diagnostic):
+    code = "BT040"
+    title = "`{function}` cannot be part of the program"
+    label = "{why}"
+    hint = "{instead}"
+    function: str
+    why: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class RowFailed(Diagnostic):
+    code = "BT041"
+    title = "the row registered for `{function}` failed"
+    label = "{why}"
+    function: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Internal(Diagnostic):
     code = "BT900"
     title = "a bug in babytriton"
@@ -189,232 +258,6 @@ class Internal(Diagnostic):
     hint = "please report it with the function that shows it"
     stage: str
     why: str
-
-
-# ---------------------------------------------------------------- at the call
-
-
-@dataclass(frozen=True)
-class CallDiagnostic(Diagnostic):
-    """A message about how a compiled function was called: it has an argument, not a line."""
-
-    span: None
-    exception: ClassVar[type[Exception]] = TypeError
-
-    def error(self) -> Exception:
-        """The exception to raise."""
-        return self.exception(self.render())
-
-
-@dataclass(frozen=True)
-class ArgumentType(CallDiagnostic):
-    code = "BT101"
-    title = "argument `{name}`: unsupported type"
-    label = "{type} was given"
-    hint = "{instead}"
-    name: str
-    type: str
-    instead: str = "pass tensors, numbers, strings, None, or tuples, lists and dicts of these"
-
-
-@dataclass(frozen=True)
-class ArgumentDtype(CallDiagnostic):
-    code = "BT102"
-    title = "argument `{name}`: wrong dtype"
-    label = "expected {expected}, got {given}"
-    name: str
-    expected: str
-    given: str
-
-
-@dataclass(frozen=True)
-class ArgumentShape(CallDiagnostic):
-    code = "BT103"
-    title = "argument `{name}`: wrong shape"
-    label = "expected {expected}, got {given}"
-    exception = ValueError
-    name: str
-    expected: str
-    given: str
-
-
-@dataclass(frozen=True)
-class ArgumentDevice(CallDiagnostic):
-    code = "BT104"
-    title = "`{name}`: wrong device"
-    label = "the function runs on {expected}, the tensor is on {given}"
-    hint = 'move it with {name}.to("{expected}"), or jit for the device of the inputs'
-    exception = ValueError
-    name: str
-    expected: str
-    given: str
-
-
-@dataclass(frozen=True)
-class ArgumentLayout(CallDiagnostic):
-    code = "BT105"
-    title = "argument `{name}`: unsupported layout"
-    label = "a {layout} tensor was given"
-    hint = "pass {name}.to_dense()"
-    name: str
-    layout: str
-
-
-@dataclass(frozen=True)
-class ArgumentRequiresGrad(CallDiagnostic):
-    code = "BT106"
-    title = "`{name}` requires grad"
-    label = "the compiled function has no gradient, the result would be cut off from it"
-    hint = "pass {name}.detach(), or call under torch.no_grad()"
-    exception = ValueError
-    name: str
-
-
-@dataclass(frozen=True)
-class ArgumentValue(CallDiagnostic):
-    code = "BT107"
-    title = "argument `{name}`: another value than compiled for"
-    label = "compiled for {expected}, got {given}"
-    exception = ValueError
-    name: str
-    expected: str
-    given: str
-
-
-@dataclass(frozen=True)
-class BadCall(CallDiagnostic):
-    code = "BT108"
-    title = "`{function}` cannot be called so"
-    label = "{why}"
-    function: str
-    why: str
-
-
-@dataclass(frozen=True)
-class ArgumentMeta(CallDiagnostic):
-    code = "BT109"
-    title = "`{name}` has no data"
-    label = "a meta tensor was given"
-    hint = "meta tensors serve for lower(); call with real ones"
-    exception = ValueError
-    name: str
-
-
-@dataclass(frozen=True)
-class Autocast(CallDiagnostic):
-    code = "BT111"
-    title = "`{function}` cannot run under autocast"
-    label = "compiled functions keep the dtypes they are written in"
-    hint = "call it under torch.autocast(..., enabled=False), and cast inside where it is meant"
-    exception = RuntimeError
-    function: str
-
-
-@dataclass(frozen=True)
-class CapturedChanged(CallDiagnostic):
-    code = "BT112"
-    title = "`{name}` is another than `{function}` was compiled for"
-    label = "it is read from outside the function, and has changed since"
-    hint = "call the jitted function, which compiles again, or compile again with lower()"
-    exception = ValueError
-    name: str
-    function: str
-
-
-@dataclass(frozen=True)
-class NamedSize(CallDiagnostic):
-    code = "BT110"
-    title = "argument `{name}`: a size without a number"
-    label = "{size!r} in {given} may be any size"
-    hint = "pass a tensor, or a Tensor whose sizes are numbers"
-    exception = ValueError
-    name: str
-    size: str
-    given: str
-
-
-@dataclass(frozen=True)
-class SizesDiffer(CallDiagnostic):
-    code = "BT128"
-    title = "argument `{name}`: another size for `{size}`"
-    label = "`{size}` is {given} in dimension {dim} of `{name}`, "
-    label += "and {other} in dimension {other_dim} of `{other_name}`"
-    exception = ValueError
-    name: str
-    size: str
-    given: int
-    dim: int
-    other: int
-    other_name: str
-    other_dim: int
-
-
-@dataclass(frozen=True)
-class OtherSizes(CallDiagnostic):
-    code = "BT129"
-    title = "sizes that this was not compiled for"
-    label = "it holds where {condition}, and now {given}"
-    hint = "call the jitted function, which compiles again, or lower() for such sizes"
-    exception = ValueError
-    condition: str
-    given: str
-
-
-# ---------------------------------------------------------------- devices and tools
-
-
-@dataclass(frozen=True)
-class NoDevice(CallDiagnostic):
-    code = "BT201"
-    title = "no GPU to run `{function}` on"
-    label = "{found}"
-    hint = "lower, schedule, compile and source work without one; calling does not"
-    exception = RuntimeError
-    function: str
-    found: str
-
-
-@dataclass(frozen=True)
-class UnknownSource(CallDiagnostic):
-    code = "BT202"
-    title = "no source of kind {kind!r}"
-    label = "a function for {target} has {known}"
-    exception = ValueError
-    kind: str
-    target: str
-    known: str
-
-
-@dataclass(frozen=True)
-class MissingTool(CallDiagnostic):
-    code = "BT203"
-    title = "{tool} was not found"
-    label = "it is needed for {purpose}"
-    hint = "pip install {package}"
-    exception = RuntimeError
-    tool: str
-    purpose: str
-    package: str
-
-
-@dataclass(frozen=True)
-class ToolFailed(CallDiagnostic):
-    code = "BT204"
-    title = "{tool} failed"
-    label = "{output}"
-    exception = RuntimeError
-    tool: str
-    output: str
-
-
-@dataclass(frozen=True)
-class NothingCompiled(CallDiagnostic):
-    code = "BT205"
-    title = "`{function}` was not compiled yet"
-    label = "there is nothing to show"
-    hint = "call it first, or give example arguments: {function}.source(x)"
-    exception = RuntimeError
-    function: str
 
 
 def internal(stage: str, error: BaseException) -> CompileError:

@@ -15,7 +15,9 @@ from babytriton.config import CONFIG
 from babytriton.frontend.dimensions import Dimensions, Seen
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
 from babytriton.frontend.source import Source
+from babytriton.ops import TABLE
 from babytriton.ops.refusals import Related
+from babytriton.ops.registry import Registry
 from babytriton.ops.trees import leaves_in
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
@@ -26,6 +28,11 @@ from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
 
 Function = types.FunctionType | types.MethodType
+
+REGISTRY = Registry(TABLE, COMPILE_LOCK)
+"""The operator table of this process."""
+
+register = REGISTRY.register
 
 
 class JitFunction:
@@ -52,6 +59,7 @@ class JitFunction:
         unknown = self._static_argnames - set(self._parameters.names)
         if unknown:
             raise ValueError(f"static_argnames: {fn.__name__} has no parameter {min(unknown)!r}")
+        self._registry = Registry(REGISTRY, COMPILE_LOCK)
         self._specializations = Specializations()
         self._seen = Seen()
         self._static = self._static_argnames
@@ -63,6 +71,16 @@ class JitFunction:
     def __babytriton_function__(self) -> Function:
         """What a call from another compiled function inlines."""
         return self.fn
+
+    @property
+    def __babytriton_rows__(self) -> Registry:
+        """The operator table that a call from another compiled function inlines it with."""
+        return self._registry
+
+    @property
+    def register(self) -> Callable[..., Any]:
+        """As :func:`babytriton.register`, for what this one function calls."""
+        return self._registry.register
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled for these arguments.
@@ -134,13 +152,16 @@ class JitFunction:
         if bound is None or bound.fn.__self__ is not owner:
             method = types.MethodType(self.fn, owner)
             bound = JitFunction(method, self.target, self._static_argnames, self.dynamic)
+            bound._registry = self._registry
             attributes[name] = bound
         return bound
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
         """A function that compiles anew: what was compiled belongs to the first one."""
         fn = copy.deepcopy(self.fn, memo)
-        return JitFunction(fn, self.target, self._static_argnames, self.dynamic)
+        copied = JitFunction(fn, self.target, self._static_argnames, self.dynamic)
+        copied._registry = self._registry.copy()
+        return copied
 
     def __reduce__(self) -> Any:
         """Pickled by name, as functions are."""
@@ -157,7 +178,8 @@ class JitFunction:
 
     def _key(self, values: Sequence[Any]) -> Any:
         names = self._parameters.names
-        return (torch.get_default_dtype(), call_key(values, self._static, names))
+        key = call_key(values, self._static, names)
+        return (torch.get_default_dtype(), REGISTRY.version, self._registry.version, key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
         with COMPILE_LOCK:
@@ -174,9 +196,10 @@ class JitFunction:
         dimensions = Dimensions(self.dynamic, self._annotations, seen)
         while True:
             signature = Signature.of(names, values, self._static, dimensions)
-            target = self.target or _target_of(signature)
+            target = self.target or target_of(signature)
+            table = self._registry.table
             try:
-                return Lowered.of(self.fn, self._parameters, signature, target, dimensions)
+                return Lowered.of(self.fn, self._parameters, signature, target, dimensions, table)
             except NeedsConstant as needed:
                 # Specializations made before keep a float variable that this one cannot.
                 self._static |= needed.arguments
@@ -267,7 +290,7 @@ def _as_function(fn: Any) -> Function:
     return fn
 
 
-def _target_of(signature: Signature) -> Target:
+def target_of(signature: Signature) -> Target:
     """The target for the device that the tensor arguments are on."""
     kind = "cpu"
     for leaf in signature.leaves():

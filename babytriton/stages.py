@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +23,10 @@ from babytriton.frontend.program import Computed, Hidden, Input, reader
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback, TorchCall
+from babytriton.ops.table import Callee, Op
 from babytriton.passes import pipeline
 from babytriton.runtime import cuda, executable, interop
-from babytriton.runtime.dispatch import Launcher, check_tensor, fill, require_device
+from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill, require_device
 from babytriton.targets import Target
 
 KINDS = {
@@ -65,8 +66,9 @@ class Lowered:
         signature: Signature,
         target: Target,
         dimensions: Dimensions,
+        table: Mapping[Callee, Op],
     ) -> Lowered:
-        """Lower a function.
+        """Lower a function, with the given row for each torch callable.
 
         Raises:
             CompileError: the function cannot be compiled.
@@ -75,8 +77,8 @@ class Lowered:
         """
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
-            device = _device(signature, target)
-            found = lowering.lower(fn, signature, device, dimensions)
+            device = device_of(signature, target)
+            found = lowering.lower(fn, signature, device, dimensions, table)
         return cls(fn.__name__, parameters, signature, target, found, node)
 
     @property
@@ -106,7 +108,7 @@ class Lowered:
 
     def schedule(self) -> Scheduled:
         """Fuse operators into TensorIR functions and give each its loops."""
-        with executable.COMPILE_LOCK, _ours("scheduling"):
+        with executable.COMPILE_LOCK, ours("scheduling"):
             mod = pipeline.fuse_and_schedule(self.mod, self.target)
         return Scheduled(self, mod)
 
@@ -143,7 +145,7 @@ class Scheduled:
 
     def compile(self) -> Compiled:
         """Compile to machine code; for a GPU that is absent, to source."""
-        with _ours("code generation"):
+        with ours("code generation"):
             target = self.lowered.target.resolved()
             built = executable.build(self.mod, self.lowered.lowering.entry, target)
         return Compiled(self, built)
@@ -265,9 +267,10 @@ class _Runner:
 
     def __init__(self, compiled: Compiled) -> None:
         lowered = compiled.scheduled.lowered
-        self._device = _device(lowered.signature, lowered.target)
+        self._device = device_of(lowered.signature, lowered.target)
         self._launcher = Launcher(compiled.executable, self._device)
         self._result = lowered.lowering.result
+        self._writes = lowered.lowering.writes
         paths = [leaf.path for leaf in lowered.signature.leaves()]
         self._inputs = [_input(input, paths) for input in lowered.lowering.inputs]
         self._sizes = lowered.lowering.sizes
@@ -281,7 +284,11 @@ class _Runner:
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
+        if self._writes:
+            self._check_writes(parameters)
         outputs = self._launcher(parameters)
+        for write in self._writes:
+            parameters[write.input].copy_(outputs[write.index])
 
         def leaf(place: lowering.Output | lowering.Returned | Computed) -> Any:
             if isinstance(place, lowering.Returned):
@@ -292,6 +299,17 @@ class _Runner:
             return output.item() if place.is_float else output
 
         return fill(self._result, leaf, (lowering.Output, lowering.Returned, Computed))
+
+    def _check_writes(self, parameters: Sequence[Any]) -> None:
+        """Refuse tensors that the program would not write to as torch does."""
+        for write in self._writes:
+            path, target = self._inputs[write.input][0], parameters[write.input]
+            others = [
+                (other, parameter)
+                for i, ((other, _), parameter) in enumerate(zip(self._inputs, parameters))
+                if i != write.input and isinstance(parameter, torch.Tensor)
+            ]
+            check_target(path, target, others, write.contiguous)
 
 
 def _input(
@@ -307,7 +325,7 @@ def _input(
     return path, reader(input)
 
 
-def _device(signature: Signature, target: Target) -> torch.device:
+def device_of(signature: Signature, target: Target) -> torch.device:
     """The device to run on: that of the arguments, if it is one of the target's kind."""
     specs = [leaf.spec for leaf in signature.leaves()]
     devices = [spec.device for spec in specs if isinstance(spec, TensorSpec)]
@@ -316,7 +334,7 @@ def _device(signature: Signature, target: Target) -> torch.device:
 
 
 @contextmanager
-def _ours(stage: str) -> Iterator[None]:
+def ours(stage: str) -> Iterator[None]:
     """Whatever fails inside is not the user's: say so, in words that are not TVM's."""
     try:
         yield

@@ -78,12 +78,17 @@ def _present_arch(kind: str) -> str:
 
 
 @lru_cache
-def tvm_target(target: Target) -> tvm.target.Target:
-    """The target in TVM's words, host included."""
+def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Target:
+    """The target in TVM's words, host included.
+
+    Args:
+        target: what is compiled for.
+        options: for LLVM, as its command line takes them.
+    """
     arch = target.resolved().arch
-    host = {"kind": "llvm", "mcpu": _present_arch("cpu")}
+    host = {"kind": "llvm", "mcpu": _present_arch("cpu"), "cl-opt": list(options)}
     if target.kind == "cpu":
-        return tvm.target.Target({"kind": "llvm", "mcpu": arch}, host)
+        return tvm.target.Target({"kind": "llvm", "mcpu": arch, "cl-opt": list(options)}, host)
     # A bare "cuda" target falls back to sm_50 and to limits of its own.
     device = {
         "kind": "cuda",

@@ -92,6 +92,11 @@ class TensorType:
         return cls(tuple(tensor.shape), tensor.dtype)
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, where its sizes are constants; torch's symbolic ones become so."""
+        return tuple(int(size) for size in self.shape if not isinstance(size, Dim))
+
+    @property
     def dims(self) -> tuple[Dim, ...]:
         """The sizes that are known only at the call."""
         return tuple(size for size in self.shape if isinstance(size, Dim))

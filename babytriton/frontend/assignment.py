@@ -7,12 +7,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from babytriton import errors
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.visitor import Visitor
-from babytriton.ops.value import Scalar, Value, values_in
+from babytriton.ops.mutation import is_view, set_items
+from babytriton.ops.value import Scalar, Value
 
 IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.iadd,
@@ -29,7 +28,6 @@ IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {
     ast.LShift: operator.ilshift,
     ast.RShift: operator.irshift,
 }
-_STORE_INSTEAD = "build the result from its parts, with torch.where, torch.cat or torch.stack"
 
 
 class Assignments(Visitor):
@@ -50,18 +48,31 @@ class Assignments(Visitor):
         return value
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if not isinstance(node.target, ast.Name):
-            self._update_item(node, node.target)
-            return
-        name = node.target.id
-        old, new = self.read(name, node.target), self.visit(node.value)
-        if isinstance(old, Value) and not isinstance(old, Scalar):
-            self._update(node, name, old, new)
-        elif values_in(new) and not isinstance(old, (list, dict, set)):
-            self.scope.bind(name, self.emit(node, OPERATORS[type(node.op)], old, new))
+        target = node.target
+        if isinstance(target, ast.Name):
+            old = self.read(target.id, target)
+            self.scope.bind(target.id, self._augmented(node, old), self.span(target))
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.visit(target.value), self.visit(target.slice)
+            old = self.emit(target, operator.getitem, owner, key)
+            new = self._augmented(node, old)
+            # What is a view of its owner has been written to it already.
+            if new is not old or not (isinstance(owner, Value) and is_view(old, owner)):
+                self._set_item(target, owner, key, new)
         else:
+            old = self.visit_Attribute(target)
+            if not isinstance(old, Value):
+                self.fail(errors.UnsupportedSyntax(self.span(target), "assignment to an attribute"))
+            self._augmented(node, old)
+
+    def _augmented(self, node: ast.AugAssign, old: Any) -> Any:
+        """``old += new``: in place where Python does it in place."""
+        new = self.visit(node.value)
+        tensor = isinstance(old, Value) and not isinstance(old, Scalar)
+        if tensor or not (isinstance(old, Value) or isinstance(new, Value)):
             self._refuse_captured(node, old)
-            self.scope.bind(name, self.python(node, IN_PLACE[type(node.op)], old, new))
+            return self.emit(node, IN_PLACE[type(node.op)], old, new)
+        return self.emit(node, OPERATORS[type(node.op)], old, new)
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -74,7 +85,7 @@ class Assignments(Visitor):
     def bind(self, target: ast.expr, value: Any) -> None:
         """Assign a value to a target: a name, or a tuple or list of targets."""
         if isinstance(target, ast.Name):
-            self._bind_name(target.id, value)
+            self._bind_name(target, value)
         elif isinstance(target, (ast.Tuple, ast.List)):
             self._unpack(target, value)
         elif isinstance(target, (ast.Subscript, ast.Attribute)):
@@ -82,10 +93,10 @@ class Assignments(Visitor):
         else:
             self.generic_visit(target)
 
-    def _bind_name(self, name: str, value: Any) -> None:
-        self.scope.bind(name, value)
+    def _bind_name(self, target: ast.Name, value: Any) -> None:
+        self.scope.bind(target.id, value, self.span(target))
         if isinstance(value, Value) and self.program.claims_name(value):
-            self.program.builder.name(name, value)
+            self.program.builder.name(target.id, value)
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if isinstance(value, Value) and value.meta.ndim == 0:
@@ -110,55 +121,19 @@ class Assignments(Visitor):
             self.bind(item.value if isinstance(item, ast.Starred) else item, part)
 
     def _store(self, target: ast.Subscript | ast.Attribute, value: Any) -> None:
-        owner = self.visit(target.value)
-        text = self.source.segment(target)
-        if isinstance(owner, Value) and isinstance(target, ast.Subscript):
-            self.fail(errors.Mutation(self.span(target), f"{text} = ...", _STORE_INSTEAD))
         if isinstance(target, ast.Attribute):
             self.fail(errors.UnsupportedSyntax(self.span(target), "assignment to an attribute"))
+        self._set_item(target, self.visit(target.value), self.visit(target.slice), value)
+
+    def _set_item(self, target: ast.Subscript, owner: Any, key: Any, value: Any) -> None:
         self._refuse_captured(target, owner)
-        self.python(target, operator.setitem, owner, self.visit(target.slice), value)
-
-    def _update_item(self, node: ast.AugAssign, target: ast.Subscript | ast.Attribute) -> None:
-        """``items[i] += new``, for lists and dicts made inside the function."""
-        owner = self.visit(target.value)
         if isinstance(owner, Value):
-            what = f"{self.source.segment(target)} {_sign(node.op)}= ..."
-            self.fail(errors.Mutation(self.span(node), what, _STORE_INSTEAD))
-        if isinstance(target, ast.Attribute):
-            self.fail(errors.UnsupportedSyntax(self.span(target), "assignment to an attribute"))
-        self._refuse_captured(node, owner)
-        key = self.visit(target.slice)
-        old = self.python(node, operator.getitem, owner, key)
-        new = self.emit(node, OPERATORS[type(node.op)], old, self.visit(node.value))
-        self.python(node, operator.setitem, owner, key, new)
-
-    def _update(self, node: ast.AugAssign, name: str, old: Value, new: Any) -> None:
-        """``old += new`` in place: every name of the tensor sees it, as in torch."""
-        sign = _sign(node.op)
-        if self.program.is_parameter(old):
-            text = self.source.segment(node)
-            instead = f"it would write into the caller's tensor: {name} = {name} {sign} ..."
-            self.fail(errors.Mutation(self.span(node), text, instead))
-        if self.program.builder.has_views(old):
-            text = self.source.segment(node)
-            instead = f"other tensors share its memory: use a new one, {name} = {name} {sign} ..."
-            self.fail(errors.Mutation(self.span(node), text, instead))
-        in_place = IN_PLACE[type(node.op)]
-        with self.program.blaming(self.span(node), in_place.__name__, (old, new)):
-            builder = self.program.builder
-            builder.check_in_place(in_place, old, new)
-            result = builder.call(OPERATORS[type(node.op)], (old, new), {})
-            old.expr = builder.call(torch.Tensor.to, (result, old.meta.dtype), {}).expr
+            with self.program.blaming(self.span(target), "setitem", (owner, value)):
+                set_items(self.program.builder, owner, key, value)
+        else:
+            self.python(target, operator.setitem, owner, key, value)
 
     def _refuse_captured(self, node: ast.AST, container: Any) -> None:
         if self.program.captures.is_outside(container):
             kind = type(container).__name__
             self.fail(errors.CapturedContainer(self.span(node), kind))
-
-
-def _sign(op: ast.operator) -> str:
-    signs = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
-    signs |= {"Pow": "**", "MatMult": "@", "BitAnd": "&", "BitOr": "|", "BitXor": "^"}
-    signs |= {"LShift": "<<", "RShift": ">>"}
-    return signs[type(op).__name__]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import operator
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -16,28 +15,18 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
+from babytriton.frontend import beyond, builtins
 from babytriton.frontend.captures import Place
+from babytriton.frontend.kernel import calling
 from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
-from babytriton.ops import refusals, value
-from babytriton.ops.value import Method, Value, values_in
+from babytriton.ops.value import REFUSALS, Method, Value, values_in
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
-OURS = (
-    CompileError,
-    refusals.IllTyped,
-    refusals.Mutation,
-    refusals.Related,
-    refusals.RowError,
-    refusals.UnsupportedDtype,
-    refusals.WrongDevice,
-    value.DataDependent,
-    value.NeedsConstant,
-    RecursionError,
-)
+OURS: tuple[type[Exception], ...] = (CompileError, *REFUSALS)
 """What passes through plain Python on its way to becoming a message."""
 
 
@@ -70,10 +59,7 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
         AttributeError: there is none.
     """
     if isinstance(owner, Value):
-        found = getattr(owner, name)
-        if isinstance(found, Method) and found.fn is torch.Tensor.item:
-            at.fail(errors.DataDependent(at.span(node), "item"))
-        return found
+        return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
         return call(at, node, described.fget, (owner,), {})
@@ -90,6 +76,8 @@ def call(
     """Compile a call of whatever ``fn`` is."""
     args, kwargs = tuple(args), dict(kwargs)
     if isinstance(fn, Method):
+        if fn.fn is torch.Tensor.item:
+            return at.number(node, builtins.kind_of(fn.value), fn.value)
         return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
     if fn is super and not args:
         return _super(at, node)
@@ -103,11 +91,20 @@ def call(
         return _module(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
+    if beyond.is_beyond_torch(fn):
+        return beyond.call(at, node, fn, args, kwargs)
+    if hasattr(fn, "__babytriton_kernel__"):
+        return calling.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
-        return call(at, node, plain, args, kwargs)
-    if _hashable(fn) and fn in _BUILTINS and values_in((args, kwargs)):
-        return at.python(node, _BUILTINS[fn], *args, **kwargs)
+        with beyond.rows_of(at, fn):
+            return call(at, node, plain, args, kwargs)
+    if _hashable(fn) and fn in builtins.ON_VALUES and values_in((args, kwargs)):
+        return at.python(node, builtins.ON_VALUES[fn], *args, **kwargs)
+    if fn in (bool, int, float) and len(args) == 1 and isinstance(args[0], Value):
+        return at.number(node, fn, args[0])
+    if _hashable(fn) and fn in builtins.ITERATORS:
+        return at.python(node, builtins.ITERATORS[fn], *args, **kwargs)
     if isinstance(fn, types.MethodType):
         function = fn.__func__
         # Modules of torch.nn are written in terms of functions that are rows.
@@ -167,10 +164,12 @@ def _run(at: CodeGenerator, node: ast.AST, source: Source, scope: Scope, name: s
     if len(trail) >= MAX_DEPTH:
         at.fail(errors.TooDeep(at.span(node), name, MAX_DEPTH))
     trail.append(at.span(node))
+    at.program.scopes.append(scope)
     try:
         return type(at)(at.program, source, scope).run()
     finally:
         trail.pop()
+        at.program.scopes.pop()
 
 
 def _bind(
@@ -255,35 +254,6 @@ def _super(at: CodeGenerator, node: ast.AST) -> Any:
         at.fail(errors.PythonError(at.span(node), "RuntimeError", "super(): no arguments"))
     return super(place.read(), at.scope.local(parameters[0].arg))
 
-
-def _isinstance(item: Any, kinds: Any) -> bool:
-    stand_in: Any = torch.empty(0) if isinstance(item, Value) else item
-    return isinstance(0.0 if isinstance(item, value.Scalar) else stand_in, kinds)
-
-
-def _type(item: Any) -> type:
-    if isinstance(item, value.Scalar):
-        return float
-    return torch.Tensor if isinstance(item, Value) else type(item)
-
-
-def _len(item: Any) -> Any:
-    return item.shape[0] if isinstance(item, Value) and item.ndim else len(item)
-
-
-def _sum(items: Any, start: Any = 0) -> Any:
-    return functools.reduce(operator.add, items, start)
-
-
-_BUILTINS: dict[Any, Callable[..., Any]] = {
-    abs: operator.abs,
-    isinstance: _isinstance,
-    len: _len,
-    pow: operator.pow,
-    sum: _sum,
-    type: _type,
-}
-"""Builtins that mean something of their own on tensors of the program."""
 
 _MUTATORS = frozenset(
     {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"}

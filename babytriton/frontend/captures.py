@@ -193,6 +193,9 @@ def _equal_to(value: Any) -> Callable[[Any], bool]:
 
 
 def _same_as(value: Any) -> Callable[[Any], bool]:
+    if type(value).__module__.startswith("tvm."):
+        # Python's objects are handles of TVM's: a module makes another at each look into it.
+        return lambda now: bool(value.same_as(now))
     return lambda now: now is value
 
 

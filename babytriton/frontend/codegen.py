@@ -16,24 +16,14 @@ import torch
 
 from babytriton import errors
 from babytriton.frontend import calls, numbers
-from babytriton.frontend.assignment import Assignments
 from babytriton.frontend.captures import Place
-from babytriton.frontend.control_flow import ControlFlow
+from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
-from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
+from babytriton.ops.value import Scalar, Value, values_in
 
 
-class Returned(Exception):
-    """The function body being compiled has returned."""
-
-    def __init__(self, value: Any, node: ast.Return) -> None:
-        super().__init__()
-        self.value = value
-        self.node = node
-
-
-class CodeGenerator(Assignments, ControlFlow):
+class CodeGenerator(Loops):
     """Compiles one function body into the program."""
 
     def run(self) -> Any:
@@ -43,18 +33,16 @@ class CodeGenerator(Assignments, ControlFlow):
             return self.visit(node.body)
         if isinstance(node, ast.AsyncFunctionDef):
             self.fail(errors.UnsupportedSyntax(self.span(node), "async def"))
-        try:
-            for statement in node.body:
-                self.visit(statement)
-        except Returned as returned:
-            self.returns_at = returned.node
-            return returned.value
-        return None
+        exits = self.block(node.body)
+        self.returns_at = exits.node or node
+        if not exits.always and exits.value is not None:
+            span, value = self.span(self.returns_at), describe(exits.value)
+            where = "where no return is reached, a function gives None"
+            why = "this return is reached or not"
+            self.fail(errors.Unmerged(span, "the result", value, "None", why, where))
+        return exits.value
 
     # ------------------------------------------------------------ statements
-
-    def visit_Return(self, node: ast.Return) -> NoReturn:
-        raise Returned(None if node.value is None else self.visit(node.value), node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
         self.visit(node.value)
@@ -63,7 +51,7 @@ class CodeGenerator(Assignments, ControlFlow):
         pass
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        if not self.truth(node.test, self.visit(node.test)):
+        if not self.known(node.test, self.visit(node.test)):
             why = "" if node.msg is None else str(self.visit(node.msg))
             self.fail(errors.PythonError(self.span(node), "AssertionError", why or "it is false"))
 
@@ -101,8 +89,6 @@ class CodeGenerator(Assignments, ControlFlow):
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.visit(node.value)
-        if isinstance(owner, Scalar):
-            raise NeedsConstant(owner.arguments)
         try:
             with self.program.blaming(self.span(node), node.attr, owner):
                 return calls.attribute(self, node, owner, node.attr)
@@ -165,9 +151,11 @@ class CodeGenerator(Assignments, ControlFlow):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         operand = self.visit(node.operand)
         if isinstance(node.op, ast.Not):
-            if _is_scalar_tensor(operand):
-                return self.emit(node, torch.logical_not, operand)
-            return not self.truth(node.operand, operand)
+            truth = self.condition(node.operand, operand)
+            if isinstance(truth, bool):
+                return not truth
+            found = self.logical(node, torch.logical_not, truth)
+            return found if isinstance(operand, Scalar) else found.tensor
         return self.emit(node, OPERATORS[type(node.op)], operand)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
@@ -176,7 +164,10 @@ class CodeGenerator(Assignments, ControlFlow):
         for i, (op, comparator) in enumerate(zip(node.ops, node.comparators)):
             right = self.visit(comparator)
             step = self._compare(node, op, left, right)
-            result = step if i == 0 else self._both(node, result, step)
+            if i == 0 or not isinstance(result, Value):
+                result = step
+            else:
+                result = self.both(node, torch.logical_and, result, step)
             if not isinstance(result, Value) and not result:
                 return result
             left = right
@@ -189,42 +180,6 @@ class CodeGenerator(Assignments, ControlFlow):
             found = self.python(node, operator.contains, right, left)
             return found == isinstance(op, ast.In)
         return self.emit(node, OPERATORS[type(op)], left, right)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        stops = isinstance(node.op, ast.Or)
-        fn = torch.logical_or if stops else torch.logical_and
-        result = self.visit(node.values[0])
-        for value_node in node.values[1:]:
-            if not isinstance(result, Value):
-                # As Python: the first constant that decides is the result.
-                if bool(self.truth(node, result)) == stops:
-                    return result
-                result = self.visit(value_node)
-            else:
-                self._refuse_condition(node, result)
-                other = self.visit(value_node)
-                self._refuse_condition(value_node, other)
-                result = self.emit(node, fn, result, other)
-        return result
-
-    def _both(self, node: ast.AST, left: Any, right: Any) -> Any:
-        if not isinstance(left, Value):
-            return right if left else left
-        self._refuse_condition(node, left)
-        self._refuse_condition(node, right)
-        return self.emit(node, torch.logical_and, left, right)
-
-    def _refuse_condition(self, node: ast.AST, value: Any) -> None:
-        """Refuse a tensor that Python's ``and`` and ``or`` cannot stand for element by element."""
-        if isinstance(value, Scalar):
-            raise NeedsConstant(value.arguments)
-        ours = _is_scalar_tensor(value) and value.meta.dtype == torch.bool
-        if isinstance(value, Value) and not ours:
-            self.fail(errors.TensorCondition(self.span(node), describe(value)))
-
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
-        truth = self.truth(node.test, self.visit(node.test))
-        return self.visit(node.body if truth else node.orelse)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         owner, index = self.visit(node.value), self.visit(node.slice)
@@ -257,11 +212,6 @@ class CodeGenerator(Assignments, ControlFlow):
             None if default is None else self.visit(default) for default in node.args.kw_defaults
         ]
         return calls.LocalFunction(self, node, defaults, keyword_defaults)
-
-
-def _is_scalar_tensor(value: Any) -> bool:
-    tensor = isinstance(value, Value) and not isinstance(value, Scalar)
-    return tensor and value.meta.ndim == 0
 
 
 def _named(owner: Any) -> str:

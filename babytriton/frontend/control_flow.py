@@ -1,56 +1,280 @@
-"""Control flow, which is not compiled yet: each statement says what to write instead."""
+"""Branches: on constants while compiling, on tensors at run time."""
 
 from __future__ import annotations
 
 import ast
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Any, NoReturn
+
+import torch
 
 from babytriton import errors
+from babytriton.frontend.exits import FALLS, Exits
+from babytriton.frontend.joining import MISSING, Differ, Join, follow, join_states
+from babytriton.frontend.liveness import Liveness
+from babytriton.frontend.program import describe
 from babytriton.frontend.visitor import Visitor
+from babytriton.ops import scalars
+from babytriton.ops.refusals import IllTyped
+from babytriton.ops.value import NeedsConstant, Scalar, Value
 
-_INSTEAD = {
-    "if": "use torch.where for a choice by element, or a conditional expression on constants",
-    "for": "write the steps out, or use one operator over a whole dimension",
-    "while": "a fixed number of steps can be written out",
-    "comprehension": "write the items out",
-    "with": "leave it out; compiled functions record no gradients",
-    "try": "leave it out; errors are found before the function runs",
-    "match": "use torch.where for a choice by element",
-}
+_AMBIGUOUS = "Python asks for the truth of a tensor of one element only"
 
 
 class ControlFlow(Visitor):
-    """Branches, loops and blocks."""
+    """Blocks of statements, and what decides between them."""
 
-    def visit_If(self, node: ast.If) -> NoReturn:
-        self._control_flow(node, "if")
+    @cached_property
+    def liveness(self) -> Liveness:
+        """Which names may still be read, at each statement of the function."""
+        return Liveness(self.source.node)
 
-    def visit_For(self, node: ast.For) -> NoReturn:
-        self._control_flow(node, "for")
+    def block(self, statements: Sequence[ast.stmt]) -> Exits:
+        """Compile statements in order, and say how control leaves them."""
+        for i, statement in enumerate(statements):
+            rest = statements[i + 1 :]
+            if isinstance(statement, ast.If):
+                exits, done = self._if(statement, rest)
+                if done:
+                    return exits
+            else:
+                found = self.visit(statement)
+                exits = found if isinstance(found, Exits) else FALLS
+            if exits.always or (exits.open and not rest):
+                return exits
+            if exits.open:
+                live = self.liveness.after[rest[-1]]
+                return self.unless(statement, exits, live, partial(self.block, rest))
+        return FALLS
 
-    def visit_While(self, node: ast.While) -> NoReturn:
-        self._control_flow(node, "while")
+    def unless(
+        self, node: ast.AST, exits: Exits, live: Iterable[str], rest: Callable[[], Exits]
+    ) -> Exits:
+        """Compile what runs where control has not left already."""
+        left = exits.open[0]
+        for flag in exits.open[1:]:
+            left = self.logical(node, torch.logical_or, left, flag)
+        join = partial(self._join_exits, node, left)
+        found: Exits = self.fork(node, left, live, exits.surely, rest, join)
+        return found
 
-    def visit_With(self, node: ast.With) -> NoReturn:
-        self._control_flow(node, "with")
+    # ------------------------------------------------------------ statements
 
-    def visit_Try(self, node: ast.Try) -> NoReturn:
-        self._control_flow(node, "try")
+    def visit_Return(self, node: ast.Return) -> Exits:
+        value = None if node.value is None else self.visit(node.value)
+        return Exits({"return": True}, value, node)
 
-    def visit_Match(self, node: ast.AST) -> NoReturn:
-        self._control_flow(node, "match")
+    def visit_Break(self, node: ast.Break) -> Exits:
+        return Exits({"break": True})
 
-    def visit_ListComp(self, node: ast.ListComp) -> NoReturn:
-        self._control_flow(node, "comprehension")
+    def visit_Continue(self, node: ast.Continue) -> Exits:
+        return Exits({"continue": True})
 
-    def visit_SetComp(self, node: ast.SetComp) -> NoReturn:
-        self._control_flow(node, "comprehension")
+    def visit_If(self, node: ast.If) -> Exits:
+        return self._if(node, ())[0]
 
-    def visit_DictComp(self, node: ast.DictComp) -> NoReturn:
-        self._control_flow(node, "comprehension")
+    def _if(self, node: ast.If, rest: Sequence[ast.stmt]) -> tuple[Exits, bool]:
+        """Compile an if statement; also ``rest`` where one of its branches surely leaves.
 
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> NoReturn:
-        self._control_flow(node, "comprehension")
+        Returns:
+            How control leaves, and whether ``rest`` was compiled.
+        """
+        condition = self.condition(node.test, self.visit(node.test))
+        if isinstance(condition, bool):
+            return self.block(node.body if condition else node.orelse), False
+        body, orelse = list(node.body), list(node.orelse)
+        folds = bool(rest) and (_leaves(body) or _leaves(orelse))
+        if folds and _leaves(body):
+            orelse += rest
+        elif folds:
+            body += rest
+        live = self.liveness.after[rest[-1] if folds else node]
+        exits = self.fork(
+            node.test,
+            condition,
+            live,
+            lambda: self.block(body),
+            lambda: self.block(orelse),
+            partial(self._join_exits, node.test, condition),
+        )
+        return exits, folds
 
-    def _control_flow(self, node: ast.AST, statement: str) -> NoReturn:
-        self.fail(errors.ControlFlow(self.span(node), statement, _INSTEAD[statement]))
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        condition = self.condition(node.test, self.visit(node.test))
+        if isinstance(condition, bool):
+            return self.visit(node.body if condition else node.orelse)
+
+        def join(join: Join, one: Any, other: Any) -> Any:
+            try:
+                return join.value(one, other)
+            except Differ as differ:
+                self._refuse_unmerged(node, condition, "the expression", differ)
+
+        body, orelse = node.body, node.orelse
+        return self.fork(
+            node, condition, (), lambda: self.visit(body), lambda: self.visit(orelse), join
+        )
+
+    # ------------------------------------------------------------ conditions
+
+    def condition(self, node: ast.AST, value: Any) -> bool | Scalar:
+        """Python's truth of a value: known, or a bool of the run time."""
+        if not isinstance(value, Value):
+            return bool(self.python(node, bool, value))
+        if not isinstance(value, Scalar) and value.meta.numel() != 1:
+            what = f"a tensor of {describe(value)}"
+            instead = "use .any() or .all(), or torch.where for a choice by element"
+            self.fail(errors.TensorCondition(self.span(node), what, _AMBIGUOUS, instead))
+        with self.program.blaming(self.span(node), "bool", (value,)):
+            return scalars.convert(self.program.builder, value, bool)
+
+    def number(self, node: ast.AST, kind: type, value: Value) -> Scalar:
+        """``bool``, ``int`` or ``float`` of a tensor of one element, or of a number."""
+        with self.program.blaming(self.span(node), kind.__name__, (value,)):
+            if value.meta.numel() != 1:
+                size = value.meta.numel()
+                raise IllTyped(f"a Tensor with {size} elements cannot be converted to a Scalar")
+            return scalars.convert(self.program.builder, value, kind)
+
+    def known(self, node: ast.AST, value: Any) -> bool:
+        """Python's truth of a value that must be known while compiling."""
+        truth = self.condition(node, value)
+        if isinstance(truth, Scalar):
+            if truth.arguments:
+                raise NeedsConstant(truth.arguments)
+            self.fail(errors.TensorCondition(self.span(node), describe(value)))
+        return truth
+
+    def logical(self, node: ast.AST, fn: Callable[..., Any], *operands: Any) -> Scalar:
+        """``torch.logical_and``, ``_or`` or ``_not`` of bools of the run time."""
+        builder = self.program.builder
+        arguments = frozenset[str]().union(*(operand.arguments for operand in operands))
+        tensors = tuple(operand.tensor for operand in operands)
+        with self.program.blaming(self.span(node), fn.__name__, operands):
+            found = builder.call(fn, tensors, {})
+        return Scalar(builder, found.expr, True, arguments)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        stops = isinstance(node.op, ast.Or)
+        fn = torch.logical_or if stops else torch.logical_and
+        result = self.visit(node.values[0])
+        for value_node in node.values[1:]:
+            if not isinstance(result, Value):
+                # As Python: the first constant that decides is the result.
+                if bool(self.python(node, bool, result)) == stops:
+                    return result
+                result = self.visit(value_node)
+            else:
+                result = self.both(node, fn, result, self.visit(value_node))
+        return result
+
+    def both(self, node: ast.AST, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+        """Both truths, at least one of which is known only at run time."""
+        tensor = any(isinstance(x, Value) and not isinstance(x, Scalar) for x in (left, right))
+        truths = [self.condition(node, value) for value in (left, right)]
+        known = next((truth for truth in truths if isinstance(truth, bool)), None)
+        if known is not None:
+            [open] = [truth for truth in truths if isinstance(truth, Scalar)]
+            decides = known == (fn is torch.logical_or)
+            return known if decides else open
+        found = self.logical(node, fn, *truths)
+        return found.tensor if tensor else found
+
+    # ------------------------------------------------------------ two paths
+
+    def fork(
+        self,
+        node: ast.AST,
+        condition: Scalar,
+        live: Iterable[str],
+        then: Callable[[], Any],
+        orelse: Callable[[], Any],
+        join_results: Callable[[Join, Any, Any], Any],
+    ) -> Any:
+        """Compile two paths of which one is taken at run time, and what follows where they meet.
+
+        Args:
+            node: what decides between them.
+            condition: whether the first is taken.
+            live: names that may be read afterwards.
+            then: compiles the first path, and gives its result.
+            orelse: compiles the second.
+            join_results: makes one result of two.
+        """
+        program = self.program
+        base = program.state()
+        paths = (
+            follow(program, self.scope, live, then),
+            follow(program, self.scope, live, orelse),
+        )
+        join = Join(program)
+        result = join_results(join, paths[0].result, paths[1].result)
+        try:
+            storages = join_states(
+                program, self.scope, base, paths, live, self.span(node), condition, join
+            )
+        except Differ as differ:
+            self._refuse_unmerged(node, condition, "a container", differ)
+        firsts, seconds = [one for one, _ in join.pairs], [other for _, other in join.pairs]
+        taken = join.side(paths[0], firsts, seconds), join.side(paths[1], seconds, firsts)
+        then_part, else_part = (
+            (path.region, [*side, *(path.state.memory[storage][0] for storage in storages)])
+            for path, side in zip(paths, taken)
+        )
+        if then_part[1]:
+            found = program.builder.regions.branch(condition.expr, then_part, else_part)
+            join.fill(found)
+            for storage, expr in zip(storages, found[len(join.pairs) :]):
+                storage.expr, storage.version = expr, object()
+        join.freeze(base, program.scopes)
+        return result
+
+    def _join_exits(
+        self, node: ast.AST, condition: Scalar, join: Join, one: Exits, other: Exits
+    ) -> Exits:
+        kinds = [*one.flags, *(kind for kind in other.flags if kind not in one.flags)]
+        flags = {
+            kind: join.value(one.flags.get(kind, False), other.flags.get(kind, False))
+            for kind in kinds
+        }
+        first, second = (
+            exits.value if "return" in exits.flags else MISSING for exits in (one, other)
+        )
+        sure = one.always and other.always
+        if first is MISSING and second is MISSING:
+            return Exits(flags, sure=sure)
+        try:
+            value = join.value(first, second)
+        except Differ as differ:
+            lines = [self.span(exits.node).line for exits in (one, other) if exits.node]
+            where = f"returned at lines {lines[0]} and {lines[1]}"
+            at = one.node or other.node
+            self._refuse_unmerged(node, condition, "the result", differ, at, where)
+        return Exits(flags, value, one.node or other.node, sure)
+
+    def _refuse_unmerged(
+        self,
+        node: ast.AST,
+        condition: Scalar,
+        what: str,
+        differ: Differ,
+        at: ast.AST | None = None,
+        where: str = "",
+    ) -> NoReturn:
+        if condition.arguments:
+            # With a constant for the argument there is one path.
+            raise NeedsConstant(condition.arguments)
+        why = errors.Unmerged.at_condition(self.span(node))
+        span, types = self.span(at or node), (differ.one, differ.other)
+        self.fail(errors.Unmerged(span, what, *types, why, where))
+
+
+def _leaves(statements: Sequence[ast.stmt]) -> bool:
+    """Whether control surely leaves a block by return, break, continue or raise."""
+    if not statements:
+        return False
+    last = statements[-1]
+    if isinstance(last, ast.If):
+        return _leaves(last.body) and _leaves(last.orelse)
+    return isinstance(last, (ast.Return, ast.Break, ast.Continue, ast.Raise))

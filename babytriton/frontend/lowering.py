@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,11 @@ from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source, unbound
-from babytriton.ops import TABLE
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.refusals import Related
 from babytriton.ops.sizes import SYMBOLIC
-from babytriton.ops.table import Op
+from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Value
 
 if TYPE_CHECKING:
@@ -57,6 +57,21 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Write:
+    """An output that is copied into an input after the call: the caller's own tensor changes.
+
+    Attributes:
+        input: among the program's inputs.
+        index: among its outputs.
+        contiguous: whether the function views the input as only a contiguous tensor can be.
+    """
+
+    input: int
+    index: int
+    contiguous: bool
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A function as a Relax program.
 
@@ -66,6 +81,7 @@ class Lowering:
         inputs: what each parameter of the program gets.
         result: the function's result with :class:`Output`, :class:`Returned` and
             :class:`Computed` leaves.
+        writes: what the function writes into its inputs.
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
@@ -76,6 +92,7 @@ class Lowering:
     entry: str
     inputs: tuple[Input, ...]
     result: Any
+    writes: tuple[Write, ...]
     guards: tuple[Guard, ...]
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
@@ -87,6 +104,7 @@ def lower(
     signature: Signature,
     device: torch.device,
     dimensions: Dimensions,
+    table: Mapping[Callee, Op],
 ) -> Lowering:
     """Compile a Python function to Relax.
 
@@ -95,6 +113,7 @@ def lower(
         signature: of the arguments it is compiled for.
         device: what the program runs on.
         dimensions: names the symbolic sizes of what it captures, as it did in the signature.
+        table: the row of each torch callable.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
@@ -104,7 +123,7 @@ def lower(
     source = Source.of(fn)
     function = unbound(fn)
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
-    program = Program(Builder(TABLE, device, symbols), dimensions)
+    program = Program(Builder(table, device, symbols), dimensions)
     entry = function.__name__ if function.__name__.isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
@@ -117,6 +136,7 @@ def lower(
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
             if symbols is not None:
                 symbols.require_unrelated()
+            writes = _writes(program, outputs)
         except Exception as error:
             failure = error
         # The tuple is not bound to a variable: so each output leaves the dataflow block as a
@@ -131,6 +151,7 @@ def lower(
         entry,
         tuple(program.inputs),
         result,
+        writes,
         tuple(program.captures.guards),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
@@ -169,13 +190,25 @@ def _body(
         first = function.__code__.co_varnames[0]
         names = {first: fn.__self__, **names}
         program.captures.name(fn.__self__, first)
-    return CodeGenerator(program, source, Scope(names, fn=function))
+    scope = Scope(names, fn=function)
+    program.scopes.append(scope)
+    return CodeGenerator(program, source, scope)
 
 
 def _declare(program: Program, index: int, leaf: Leaf) -> Value:
     if isinstance(leaf.spec, FloatSpec):
         return program.number(index, leaf.path, leaf.spec.sample)
     return program.argument(index, leaf.path, leaf.spec.type)
+
+
+def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:
+    """What the program wrote into its inputs, as further outputs."""
+    found = []
+    for index, value in program.written().items():
+        assert value.storage is not None
+        found.append(Write(index, len(outputs), value.storage.viewed_flat))
+        outputs.append(value.storage.expr)
+    return tuple(found)
 
 
 def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Expr]) -> Any:

@@ -15,6 +15,8 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.scope import Scope
+from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.refusals import (
@@ -22,6 +24,8 @@ from babytriton.ops.refusals import (
     Mutation,
     NeedsData,
     Related,
+    RowFailed,
+    Unavailable,
     UnsupportedDtype,
     WrongDevice,
 )
@@ -73,7 +77,10 @@ class Program:
     """Each of them: what it is, what the user calls it, and its type with names of sizes."""
     trail: list[Span] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    scopes: list[Scope] = field(default_factory=list)
+    """Of the functions that are being compiled, the innermost last."""
     _named: list[Value] = field(default_factory=list)
+    _versions: dict[int, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.captures = Captures(self._hidden)
@@ -123,8 +130,21 @@ class Program:
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
         value = self.builder.argument(self.unique(path), type)
         self.parameters[len(self.inputs)] = value
+        self._versions[len(self.inputs)] = value.version
         self.inputs.append(input)
         return value
+
+    def state(self) -> State:
+        """What the functions being compiled could change, as it is now."""
+        return State.capture(self.scopes, list(self.builder.memory.storages.values()))
+
+    def written(self) -> dict[int, Value]:
+        """The inputs that the program has written to, by their numbers."""
+        return {
+            i: value
+            for i, value in self.parameters.items()
+            if value.storage is not None and value.storage.version is not self._versions[i]
+        }
 
     def is_parameter(self, value: Value) -> bool:
         """Whether a tensor is the caller's own."""
@@ -180,6 +200,10 @@ class Program:
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
         except Mutation as error:
             self.fail(errors.Mutation(span, str(error), error.instead))
+        except RowFailed as error:
+            self.fail(errors.RowFailed(span, error.name, str(error)))
+        except Unavailable as error:
+            self.fail(errors.Unavailable(span, what, str(error), error.instead))
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:
@@ -203,9 +227,13 @@ def _spelled(text: str) -> str:
 def describe(value: Any) -> str:
     """A value as a message names it: ``f32[8, 4]``, or Python's own representation."""
     if isinstance(value, Scalar):
-        return "float"
+        return value.kind.__name__
     if isinstance(value, Value):
         return str(TensorType.of(value.meta))
+    if type(value) in (list, tuple):
+        items = ", ".join(map(describe, value))
+        text = f"[{items}]" if isinstance(value, list) else f"({items})"
+        return text if len(text) <= 40 else f"a {type(value).__name__} of {len(value)} items"
     text = size_text(value) if isinstance(value, torch.SymInt) else repr(value)
     return text if len(text) <= 40 else type(value).__name__
 

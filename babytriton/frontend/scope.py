@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend.captures import Place
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """What a name stands for that has no one value here; reading it is an error.
+
+    Attributes:
+        diagnostic: the message, for the place that reads it.
+        arguments: of the function; if they were constants, it would have one value.
+    """
+
+    diagnostic: Callable[[Span], Diagnostic]
+    arguments: frozenset[str] = frozenset()
 
 
 class Scope:
@@ -28,10 +44,14 @@ class Scope:
         self.names = names
         self.outer = outer
         self.fn = fn
+        self.places: dict[str, Span] = {}
+        """Where each name was bound last."""
 
-    def bind(self, name: str, value: Any) -> None:
+    def bind(self, name: str, value: Any, place: Span | None = None) -> None:
         """Let a name stand for a value from here on."""
         self.names[name] = value
+        if place is not None:
+            self.places[name] = place
 
     def unbind(self, name: str) -> None:
         """Forget a name; ``KeyError`` if it is not bound."""

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend import calls, numbers
-from babytriton.frontend.program import Program, describe
-from babytriton.frontend.scope import Scope
+from babytriton.frontend.program import Program
+from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
-from babytriton.ops.value import NeedsConstant, Scalar, Value
+from babytriton.ops.value import NeedsConstant, Value
 
 
 class Visitor(ast.NodeVisitor):
@@ -65,9 +65,15 @@ class Visitor(ast.NodeVisitor):
     def read(self, name: str, node: ast.AST) -> Any:
         """The value of a name, inside the function or captured from around it."""
         try:
-            return self.scope.local(name)
+            found = self.scope.local(name)
         except KeyError:
             pass
+        else:
+            if isinstance(found, Unusable):
+                if found.arguments:
+                    raise NeedsConstant(found.arguments)
+                self.fail(found.diagnostic(self.span(node)))
+            return found
         place = self.scope.place(name)
         if place is None:
             self.fail(errors.UndefinedName(self.span(node), name))
@@ -76,11 +82,3 @@ class Visitor(ast.NodeVisitor):
         except ValueError:  # a closure cell that is still empty
             self.fail(errors.UndefinedName(self.span(node), name))
         return self.program.captures.lift(place, found)
-
-    def truth(self, node: ast.AST, value: Any) -> bool:
-        """Python's truth of a value; a tensor of the program has none while compiling."""
-        if isinstance(value, Scalar):
-            raise NeedsConstant(value.arguments)
-        if isinstance(value, Value):
-            self.fail(errors.TensorCondition(self.span(node), describe(value)))
-        return bool(self.python(node, bool, value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,16 +17,26 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import ir as I
 
 from babytriton.diagnostics import Span
+from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.functions import closed, from_te
-from babytriton.ops.meta import meta_of, replace_tensors, tensors_of, typed
-from babytriton.ops.refusals import RowError, Unsupported, refuse_mutation
-from babytriton.ops.site import Site, relax_type
+from babytriton.ops.meta import is_at_unknown_place, meta_of, replace_tensors, tensors_of, typed
+from babytriton.ops.refusals import IllTyped, RowError, RowFailed, Unsupported
+from babytriton.ops.regions import Regions
+from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, int64, is_symbolic, same_shape, symbolic_in
+from babytriton.ops.storage import Memory, Part
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.trees import map_leaves
-from babytriton.ops.value import NeedsConstant, Scalar, Value, values_in
-from babytriton.types import Dim, TensorType, dtype_of, size_text
+from babytriton.ops.value import (
+    DataDependent,
+    NeedsConstant,
+    Scalar,
+    Value,
+    constant_needed,
+    values_in,
+)
+from babytriton.types import Dim, TensorType, size_text
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
@@ -64,7 +75,8 @@ class Builder:
         self._depth = 0
         self.names: dict[str, int] = {}
         """How many more functions of the program would have had each name."""
-        self._aliases: dict[int, list[torch.Tensor]] = {}
+        self.memory = Memory(self)
+        self.regions = Regions(self.unique)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable.
@@ -84,7 +96,9 @@ class Builder:
             NeedsConstant: a run-time float stands where a constant must.
             Related: symbolic sizes turn out to be equal, or constant.
         """
-        refuse_mutation(fn, kwargs)
+        write = mutation.find(fn, args, kwargs)
+        if write is not None:
+            return mutation.apply(self, fn, args, kwargs, write)
         if self.symbols is not None and symbolic_in((args, kwargs)):
             return self._call_with_numbers(fn, args, kwargs)
         return self._call(fn, args, kwargs)
@@ -100,6 +114,8 @@ class Builder:
             except NeedsConstant as needed:
                 if needed.arguments:  # of the user's: not, or not only, our numbers
                     raise
+            except DataDependent:
+                pass
         return self._call(fn, *map_leaves((args, kwargs), kinds, constant))
 
     def _call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -108,47 +124,90 @@ class Builder:
             fn, args = torch.Tensor.to, (*args, "cpu")
         op = self.table.get(fn)
         values = values_in((args, kwargs))
-        self._check_scalars(fn, op, values)
-        result = typed(self.device, self.symbols, fn, args, kwargs)
+        if scalars.is_arithmetic(fn, args):
+            return scalars.arithmetic(self, fn, args)
+        if op is None or not op.scalars:
+            args = scalars.as_tensors(fn, args, kwargs)
+        try:
+            typed_by = op.meta if op and op.meta else fn
+            result = typed(self.device, self.symbols, typed_by, args, kwargs)
+        except IllTyped as untyped:
+            if op is None or not op.registered or op.meta is not None:
+                raise
+            return self._typed_by_relax(op, args, kwargs, untyped)
         if self.symbols is not None:
             self.symbols.require_unrelated()
         metas = tensors_of(result)
         if not metas:
-            if values and all(isinstance(v, Scalar) for v in values):
-                return self._scalar_result(fn, args, kwargs, values, result)
+            if op is not None and op.registered and values:
+                raise RowFailed(op.name, f"what it stands for gives {result!r} and no tensor")
             return result
+        if is_at_unknown_place(fn, args):
+            return self._element(fn, args, kwargs, result)
         for value in values:
             # Methods such as contiguous() return the tensor itself.
             if result is value.meta:
+                self.memory.note_call(fn, value)
                 return value
-        for meta in metas if self._depth == 0 else ():
-            self._aliases.setdefault(_storage(meta), []).append(meta)
         built = self._build(op, fn, args, kwargs, result, metas)
-        wrapped = iter([Value(self, expr, meta) for expr, meta in zip(built, metas)])
+        found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
+        for value in found:
+            self.memory.note_call(fn, value)
+        wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
+
+    def _element(
+        self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+    ) -> Value:
+        """A part of a tensor at a place that is known only at run time.
+
+        For torch it is a view of the tensor: it keeps up with what either of the two becomes.
+        """
+        meta = torch.empty_like(result, memory_format=torch.contiguous_format)
+        found = self.value(self.build(fn, args, kwargs, meta), meta)
+        if found.storage is not None and args[0].storage is not None:
+            read = partial(self.build, fn, args, kwargs, meta)
+            is_item = fn in (operator.getitem, torch.Tensor.__getitem__)
+            write = partial(mutation.set_items, self, *args) if is_item else None
+            found.storage.part = Part(args[0].storage, read, write)
+        return found
+
+    def build(
+        self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], meta: torch.Tensor
+    ) -> relax.Expr:
+        """Emit a call whose one result is known to be of the type of ``meta``."""
+        [expr] = self._build(self.table.get(fn), fn, args, kwargs, meta, [meta])
+        return expr
+
+    def value(self, expr: relax.Expr, meta: torch.Tensor) -> Value:
+        """A tensor of the program, in the memory that torch puts it into."""
+        # What a row makes on its way is not the user's to write to.
+        return Value(self, expr, meta, None if self._depth else self.memory.place(expr, meta))
+
+    def number(self, expr: relax.Expr, sample: bool | int | float) -> Scalar:
+        """A Python number of the run time."""
+        return Scalar(self, expr, sample)
+
+    def read(self, value: Value) -> relax.Expr:
+        """A tensor as it is after its memory was written to."""
+        return self.memory.read(value)
 
     def name(self, name: str, value: Value) -> None:
         """Give a value the name that the user's code gives it."""
         IRBuilder.name(name, value.expr)
 
-    def has_views(self, value: Value) -> bool:
-        """Whether the user's code holds another tensor in the memory of this one."""
-        return len(self._aliases.get(_storage(value.meta), ())) > 1
+    def empties(self, types: Sequence[TensorType]) -> list[Value]:
+        """Tensors without elements, of which no kernel is made."""
+        return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
 
-    def check_in_place(self, fn: Callee, value: Value, operand: Any) -> None:
-        """Let torch say whether ``fn``, such as ``operator.iadd``, may write into ``value``.
-
-        Raises:
-            IllTyped: the result has another shape, or a dtype that cannot be cast back.
-        """
-        typed(
-            self.device, self.symbols, lambda other: fn(value.meta.clone(), other), (operand,), {}
-        )
+    def meta(self, type: TensorType) -> torch.Tensor:
+        """A contiguous tensor of a type that has no storage."""
+        return meta_of(type, self.symbols)
 
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
-        meta = meta_of(type, self.symbols)
-        return Value(self, R.arg(name, relax_type(TensorType.of(meta))), meta)
+        meta = self.meta(type)
+        return self.value(R.arg(name, relax_type(TensorType.of(meta))), meta)
 
     def float_argument(self, name: str, argument: str | None, sample: float) -> Scalar:
         """Declare a Python float parameter, kept variable at run time.
@@ -170,6 +229,18 @@ class Builder:
     def size_argument(self, name: str) -> tirx.Var:
         """Declare a parameter for a size that each call computes."""
         return R.arg(name, PrimType("int64"))
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind a Relax expression to a variable."""
+        return R.emit(expr)
+
+    def counted(self, counter: Var) -> Scalar:
+        """The number of a step of a counted loop."""
+
+        def step(number: Any) -> te.Tensor:
+            return te.compute((), lambda: number, name="step")
+
+        return self.number(self.emit_te("step", step, counter), 1)
 
     def emit_te(
         self,
@@ -206,31 +277,6 @@ class Builder:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
         count = self.names[name] = self.names.get(name, -1) + 1
         return f"{name}_{count}" if count else name
-
-    def _check_scalars(self, fn: Callee, op: Op | None, values: list[Value]) -> None:
-        scalars = [value for value in values if isinstance(value, Scalar)]
-        if scalars and not (op is not None and op.scalars):
-            raise NeedsConstant(frozenset().union(*(s.arguments for s in scalars)))
-
-    def _scalar_result(
-        self,
-        fn: Callee,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: list[Value],
-        sample: Any,
-    ) -> Scalar:
-        """Arithmetic among Python floats, which stays a Python float of the run time."""
-        arguments = frozenset().union(
-            *(value.arguments for value in values if isinstance(value, Scalar))
-        )
-        # Python raises on division by zero and overflow where a kernel would not.
-        total = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos)
-        if fn not in total or not isinstance(sample, float):
-            raise NeedsConstant(arguments)
-        meta = torch.empty((), dtype=torch.float64, device="meta")
-        (expr,) = self._build(self.table.get(fn), fn, args, kwargs, meta, [meta])
-        return Scalar(self, expr, sample, arguments)
 
     def _build(
         self,
@@ -269,6 +315,15 @@ class Builder:
         result: Any,
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
+        exprs = self._apply(op, Site(self, result), args, kwargs)
+        exprs = _checked(op, exprs, metas)
+        operands = [value.expr for value in values_in((args, kwargs))]
+        return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
+
+    def _apply(
+        self, op: Op, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[relax.Expr]:
+        """What a row makes of a call, each part as a variable."""
         # Where ``out`` is given at all, it is None: anything else is a mutation.
         kwargs = {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
         self._depth += 1
@@ -276,20 +331,27 @@ class Builder:
         try:
             with in_row:
                 if op.build is not None:
-                    built = op.build(Site(self, result), *args, **kwargs)
+                    built = op.build(site, *args, **kwargs)
                 else:
                     assert op.decompose is not None
                     built = op.decompose(*args, **kwargs)
         finally:
             self._depth -= 1
-        parts = list(built) if isinstance(built, (tuple, list)) else [built]
-        exprs = [_bound(part) for part in parts]
-        if len(exprs) != len(metas):
-            raise RowError(f"row {op.name} gave {len(exprs)} results, torch gives {len(metas)}")
-        exprs = [_checked(op, expr, meta) for expr, meta in zip(exprs, metas)]
+        exprs = [_bound(x) for x in (built if isinstance(built, (tuple, list)) else [built])]
         self.rows.append(op)
-        operands = [value.expr for value in values_in((args, kwargs))]
-        return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
+        return exprs
+
+    def _typed_by_relax(
+        self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], untyped: IllTyped
+    ) -> Any:
+        """A call of what torch cannot type, by the row that user code registered for it."""
+        try:
+            exprs = self._apply(op, Site(self, None), args, kwargs)
+        except (RowFailed, Unsupported) as failed:
+            why = f"{failed}; on meta tensors it fails by itself: {untyped}"
+            raise RowFailed(op.name, why) from failed
+        values = tuple(self.value(expr, self.meta(type_of(expr))) for expr in exprs)
+        return values if len(values) > 1 else values[0]
 
     def _own(self, expr: relax.Expr, meta: torch.Tensor, operands: list[relax.Expr]) -> relax.Expr:
         """A copy, where a row hands an operand through and torch gives memory of its own."""
@@ -309,9 +371,8 @@ class Builder:
     ) -> list[relax.Expr]:
         name = getattr(fn, "__name__", type(fn).__name__)
         values = values_in((args, kwargs))
-        scalars = [value for value in values if isinstance(value, Scalar)]
-        if scalars:
-            raise NeedsConstant(frozenset().union(*(s.arguments for s in scalars)))
+        if any(isinstance(value, Scalar) for value in values):
+            raise constant_needed(name, values)
         if "device" in kwargs:
             kwargs = kwargs | {"device": self.device}
         elif not values:
@@ -342,8 +403,8 @@ class Builder:
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
 
 
-def _storage(meta: torch.Tensor) -> int:
-    return int(meta.untyped_storage()._cdata)
+def _listed(types: Sequence[TensorType]) -> str:
+    return " and ".join(map(str, types)) or "nothing"
 
 
 def _sizes(*tensors: Sequence[torch.Tensor]) -> list[Any]:
@@ -354,16 +415,24 @@ def _as_dim(size: torch.SymInt) -> Dim:
     return Dim(size_text(size), 2)
 
 
-def _checked(op: Op, expr: relax.Expr, meta: torch.Tensor) -> relax.Expr:
-    """What a row built, held against torch's type of it."""
-    type = TensorType.of(meta)
-    if str(expr.ty.dtype) == dtype_of(meta.dtype).name and expr.ty.ndim == meta.ndim:
-        if same_shape(expr.ty.shape, meta.shape):
-            return expr
-        if any(map(is_symbolic, meta.shape)):
+def _checked(op: Op, exprs: list[relax.Expr], metas: list[torch.Tensor]) -> list[relax.Expr]:
+    """What a row built, held against torch's types of it."""
+    expected = [TensorType.of(meta) for meta in metas]
+    built = [type_of(expr) for expr in exprs]
+    alike = [(type.dtype, len(type.shape)) for type in built] == [
+        (type.dtype, len(type.shape)) for type in expected
+    ]
+    found: list[relax.Expr] = []
+    for expr, type in zip(exprs, expected):
+        if alike and same_shape(expr.ty.shape, type.shape):
+            found.append(expr)
+        elif alike and any(map(is_symbolic, type.shape)):
             # Sizes that Relax has computed are none of ours: this compares them at the call.
-            return R.emit_match_cast(expr, relax_type(type))
-    raise RowError(f"row {op.name} gave {expr.ty}, torch gives {type}")
+            found.append(R.emit_match_cast(expr, relax_type(type)))
+        else:
+            why = f"it gives {_listed(built)}, where {_listed(expected)} is expected"
+            raise RowFailed(op.name, why) if op.registered else RowError(f"row {op.name}: {why}")
+    return found
 
 
 def _bound(part: Any) -> relax.Expr:

@@ -66,8 +66,8 @@ def typed(
         UnsupportedDtype: the result is a tensor that kernels cannot hold.
         WrongDevice: the call names another device.
     """
-    if fn in _NUMBERED:
-        at = _NUMBERED[fn]
+    at = _NUMBERED.get(fn)
+    if at is not None:
         args = (*args[:at], *(_numbered(arg) for arg in args[at : at + 1]), *args[at + 1 :])
     args, kwargs = map_values((args, kwargs), _as_meta)
     large = next((x for x in args if type(x) is int and not -(2**63) <= x < 2**63), None)
@@ -139,6 +139,18 @@ _NEEDS_DATA = (
     "aten::_local_scalar_dense",
     "aten::equal",
 )
+
+
+def is_at_unknown_place(fn: Callee, args: tuple[Any, ...]) -> bool:
+    """Whether a call gives a view of its first argument at a place that is known at run time."""
+    at = _NUMBERED.get(fn)
+    if at is None or len(args) <= at:
+        return False
+    parts = args[at] if isinstance(args[at], tuple) else (args[at],)
+    numbers = [isinstance(part, Value) and _numbered(part) is not part for part in parts]
+    tensors = [isinstance(part, (Value, list)) for part in parts]
+    # Where a tensor of several indices stands among them, the result is no view.
+    return any(numbers) and numbers.count(True) == tensors.count(True)
 
 
 def apply(fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from tvm import te, tirx
 from babytriton.ops import numerics
 from babytriton.ops.axes import Axes
 from babytriton.ops.reductions import variance, widened
-from babytriton.ops.refusals import Mutation, Unsupported
+from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -194,7 +194,11 @@ def _by_channel(x: Any, weight: Any, bias: Any, dtype: torch.dtype) -> Any:
     return x
 
 
-_STATISTICS = "it would write to its running statistics: pass none, or use it in evaluation"
+def _update(running: Any, new: Any, momentum: float) -> None:
+    """Let running statistics move to those of a batch."""
+    if running is not None:
+        wide = running.to(new.dtype)
+        running.copy_(wide * (1 - momentum) + new * momentum)
 
 
 def _batch_norm(
@@ -208,11 +212,15 @@ def _batch_norm(
     eps: float = 1e-5,
     *_: Any,
 ) -> Any:
-    if training and running_mean is not None:
-        raise Mutation("batch_norm(training=True)", _STATISTICS)
-    if training:
-        raise Unsupported("batch norm in training takes statistics over the whole batch")
     wide = numerics.opmath(input.dtype)
+    if training:
+        dims = [dim for dim in range(input.ndim) if dim != 1]
+        variance, mean = torch.var_mean(input.to(wide), dims, correction=0)
+        count = input.numel() // input.shape[1]
+        _update(running_mean, mean, momentum)
+        # The running variance is the unbiased one, and the batch is divided by the other.
+        _update(running_var, variance * (count / (count - 1)), momentum)
+        running_mean, running_var = mean, variance
     # A scale and a shift of each channel, as torch does it on the CPU.
     scale = torch.rsqrt(running_var.to(wide) + eps)
     if weight is not None:
@@ -236,8 +244,10 @@ def _instance_norm(
 ) -> Any:
     if not use_input_stats:
         return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    if running_mean is not None or running_var is not None:
-        raise Mutation("instance_norm", _STATISTICS)
+    dims = list(range(2, input.ndim))
+    variance, mean = torch.var_mean(input.to(numerics.opmath(input.dtype)), dims)
+    _update(running_mean, mean.mean(0), momentum)
+    _update(running_var, variance.mean(0), momentum)
     return F.group_norm(input, input.shape[1], weight, bias, eps)
 
 
@@ -293,7 +303,7 @@ ROWS: tuple[Op, ...] = (
     Op("layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm),
     Op("rms_norm", (F.rms_norm, torch.rms_norm), _rms_norm),
     Op("group_norm", (F.group_norm, torch.group_norm), decompose=_group_norm),
-    Op("batch_norm", (F.batch_norm, torch.batch_norm), decompose=_batch_norm),
+    Op("batch_norm", (F.batch_norm, torch.batch_norm), decompose=_batch_norm, scalars=True),
     Op("instance_norm", (F.instance_norm, torch.instance_norm), decompose=_instance_norm),
     Op("local_response_norm", (F.local_response_norm,), _local_response_norm),
     Op("normalize", (F.normalize,), decompose=_normalize),

@@ -163,7 +163,7 @@ def _is_relax(fn: Callable[..., Any]) -> bool:
 
 def _sample(operand: Any) -> Any:
     if isinstance(operand, Scalar):
-        return 1.0
+        return operand.kind(1)
     if is_symbolic(operand):
         return 1
     return operand.meta if isinstance(operand, Value) else operand

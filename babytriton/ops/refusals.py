@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
-
-from babytriton.ops.table import Callee
 
 
 class Unsupported(Exception):
@@ -13,7 +11,7 @@ class Unsupported(Exception):
 
 
 class Mutation(Exception):
-    """The call writes to one of its arguments.
+    """The call changes a tensor in a way that the language has not.
 
     Attributes:
         instead: what the user can write.
@@ -52,17 +50,39 @@ class Related(Exception):
         self.sizes = sizes
 
 
+class Unavailable(Exception):
+    """What the user's code names cannot be part of the program.
+
+    Attributes:
+        instead: what the user can write.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        super().__init__(why)
+        self.instead = instead
+
+
+class RowFailed(Exception):
+    """A row that user code registered went wrong.
+
+    Attributes:
+        name: of what it was registered for.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+
+
 class RowError(Exception):
     """A row built something else than torch's type of its result: a bug of the table."""
 
 
-def refuse_mutation(fn: Callee, kwargs: Mapping[str, Any]) -> None:
-    """Raise :class:`Mutation` for callables that write to an argument."""
-    name = getattr(fn, "__name__", "")
-    if kwargs.get("out") is not None:
-        raise Mutation("out=", "leave out= out and use the result")
-    if kwargs.get("inplace") is True:
-        raise Mutation("inplace=True", "leave inplace= out and use the result")
-    in_place = name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_")
-    if in_place or name in ("__setitem__", "setitem"):
-        raise Mutation(name, "compute a new tensor: y = x + 1 instead of x.add_(1)")
+def reason(error: Exception) -> str:
+    """What an exception of TVM's says, without where in TVM it was raised."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("#")]
+    text = " ".join("\n".join(lines).split()) or type(error).__name__
+    text = re.sub(
+        r"^Check failed: .*?(?: is false| \([^()]* vs\. [^()]*\) ?): ", "", text, flags=re.DOTALL
+    )
+    return re.sub(r"ir\.Op\(.*?name=\"([^\"]+)\".*?support_level=\d+\)", r"\1", text)

@@ -13,14 +13,12 @@ from tvm.relax.script import builder as R
 from babytriton.ops import numerics
 from babytriton.ops.meta import meta_of
 from babytriton.ops.sizes import int64, is_symbolic
+from babytriton.ops.storage import INJECTIVE
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of, find_dtype
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
-
-_INJECTIVE = 2
-"""FuseOps' number for operators each of whose elements reads given elements of the inputs."""
 
 
 class Site:
@@ -142,7 +140,7 @@ class Site:
             return compute(shape, lambda *index: body(tensors, *index), name)
 
         # TVM takes what reads at places it cannot foresee to be opaque, and fuses it with nothing.
-        return self.builder.emit_te(name, fn, *inputs, attrs={"op_pattern": _INJECTIVE})
+        return self.builder.emit_te(name, fn, *inputs, attrs=INJECTIVE)
 
 
 def compute(shape: Sequence[int], body: Callable[..., Any], name: str) -> te.Tensor:
@@ -157,6 +155,12 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str) -> te.Ten
 def relax_type(type: TensorType) -> Type:
     """A tensor type as Relax has it."""
     return relax.TensorType([int64(n) for n in type.shape], dtype_of(type.dtype).name)
+
+
+def type_of(expr: relax.Expr) -> TensorType:
+    """The tensor type that Relax infers for an expression."""
+    sizes = (int(n) if isinstance(n, tirx.IntImm) else n for n in expr.ty.shape)
+    return TensorType(tuple(sizes), _torch_dtype(expr))
 
 
 def _torch_dtype(expr: relax.Expr) -> torch.dtype:

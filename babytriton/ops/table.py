@@ -29,6 +29,10 @@ class Op:
         why: why it runs through torch, where neither of the above exists.
         scalars: whether Python floats among its arguments may stay variable at run time, so that
             a new value does not compile again. Only for elementwise arithmetic.
+        meta: gives the result as meta tensors, where the callable itself does not.
+        gradient: what reverse mode is to use; no part of the package reads it yet.
+        registered: whether user code added the row: what goes wrong in it is the user's. Where its
+            callable fails on meta tensors, Relax types the result.
     """
 
     name: str
@@ -37,6 +41,9 @@ class Op:
     decompose: Callable[..., Any] | None = None
     why: str | None = None
     scalars: bool = False
+    meta: Callable[..., Any] | None = None
+    gradient: Callable[..., Any] | None = None
+    registered: bool = False
 
     def __post_init__(self) -> None:
         given = [x for x in (self.build, self.decompose, self.why) if x is not None]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from tvm import relax
 
+from babytriton.ops import refusals
+from babytriton.ops.storage import Storage
 from babytriton.ops.trees import leaves_in, map_leaves
+
+NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+"""The dtype of each kind of Python number at run time."""
 
 
 class Emitter(Protocol):
@@ -23,18 +28,41 @@ class Emitter(Protocol):
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable and return its result."""
 
+    def read(self, value: Value) -> relax.Expr:
+        """A tensor whose storage may have been written to since it was made."""
+
 
 class Value:
     """A Relax expression, and torch's own opinion of it as a meta tensor.
 
     It can be handed to torch functions and takes operators and tensor methods, which emit rows
     of the table: a decomposition is written in plain torch.
+
+    Attributes:
+        made: the expression it was made as.
+        storage: the memory it lies in; ``None`` for what no user's code can write to.
     """
 
-    def __init__(self, emitter: Emitter, expr: relax.Expr, meta: torch.Tensor) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        expr: relax.Expr,
+        meta: torch.Tensor,
+        storage: Storage | None = None,
+    ) -> None:
         self.emitter = emitter
-        self.expr = expr
+        self.made = expr
         self.meta = meta
+        self.storage = storage
+        self.version = None if storage is None else storage.version
+
+    @property
+    def expr(self) -> relax.Expr:
+        """The tensor as it is now."""
+        storage = self.storage
+        if storage is None or (storage.part is None and self.version is storage.version):
+            return self.made
+        return self.emitter.read(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -88,26 +116,45 @@ class Value:
 
 
 class Scalar(Value):
-    """A Python float argument whose value is known only at run time.
+    """A Python number whose value is known only at run time: a bool, an int or a float.
 
-    It promotes as a Python number does. Whatever needs the number itself while compiling raises
-    :class:`NeedsConstant`, and the function is compiled for that one value.
+    It promotes as a Python number does. Ints are those of int64. Whatever needs the number itself
+    while compiling asks for it with :func:`constant_needed`.
+
+    Attributes:
+        sample: a number of its kind; for an argument, the one of the first call.
+        arguments: of the function, which make it a constant if they are constants.
     """
 
     def __init__(
-        self, emitter: Emitter, expr: relax.Expr, sample: float, arguments: frozenset[str]
+        self,
+        emitter: Emitter,
+        expr: relax.Expr,
+        sample: bool | int | float,
+        arguments: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(emitter, expr, torch.empty((), dtype=torch.float64, device="meta"))
+        dtype = NUMBERS[type(sample)]
+        super().__init__(emitter, expr, torch.empty((), dtype=dtype, device="meta"))
         self.sample = sample
         self.arguments = arguments
+
+    @property
+    def kind(self) -> type:
+        """``bool``, ``int`` or ``float``."""
+        return type(self.sample)
+
+    @property
+    def tensor(self) -> Value:
+        """The number as a tensor without dimensions."""
+        return Value(self.emitter, self.made, self.meta)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NeedsConstant(self.arguments)
+        raise constant_needed(name, [self])
 
     def _constant(self, *_: Any) -> Any:
-        raise NeedsConstant(self.arguments)
+        raise constant_needed(self.kind.__name__, [self])
 
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _constant
 
@@ -137,6 +184,31 @@ class NeedsConstant(Exception):
     def __init__(self, arguments: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(arguments)))
         self.arguments = arguments
+
+
+REFUSALS: tuple[type[Exception], ...] = (
+    refusals.IllTyped,
+    refusals.Mutation,
+    refusals.Related,
+    refusals.RowError,
+    refusals.RowFailed,
+    refusals.Unavailable,
+    refusals.Unsupported,
+    refusals.UnsupportedDtype,
+    refusals.WrongDevice,
+    DataDependent,
+    NeedsConstant,
+    RecursionError,
+)
+"""What the frontend turns into messages, or compiles again for."""
+
+
+def constant_needed(what: str, values: Iterable[Value]) -> NeedsConstant | DataDependent:
+    """Why ``what`` cannot be compiled: numbers among its operands are not known yet."""
+    scalars = [value for value in values if isinstance(value, Scalar)]
+    arguments: frozenset[str] = frozenset().union(*(value.arguments for value in scalars))
+    # Where none depends on an argument, compiling again for the argument's value does not help.
+    return NeedsConstant(arguments) if arguments else DataDependent(what)
 
 
 def values_in(tree: Any) -> list[Value]:

@@ -44,7 +44,8 @@ def function_name(call: ir.Call) -> str:
 
 
 def dtype_of(expr: ir.Expr) -> str:
-    return str(expr.ty.dtype)
+    """The dtype of an expression; empty for an address."""
+    return str(getattr(expr.ty, "dtype", ""))
 
 
 def is_half_function(call: ir.Call) -> bool:

@@ -40,5 +40,10 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:
     """Relax operators -> calls of fused TensorIR functions, scheduled for the target."""
-    scheduled = schedule(fuse(mod, target), RULES[target.kind], tvm_target(target))
+    return schedule_kernels(fuse(mod, target), target)
+
+
+def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
+    """Unscheduled TensorIR functions -> the same with loops for the target."""
+    scheduled = schedule(mod, RULES[target.kind], tvm_target(target))
     return PRECISE_MATH[target.kind](scheduled)

@@ -66,6 +66,41 @@ def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:
         raise errors.ArgumentRequiresGrad(None, name).error()
 
 
+def check_target(
+    name: str,
+    target: torch.Tensor,
+    others: Sequence[tuple[str, torch.Tensor]],
+    contiguous: bool,
+) -> None:
+    """Refuse a tensor that the program writes to, and would not write to as torch does.
+
+    Args:
+        name: what the user calls it.
+        target: given at the call.
+        others: the call's other tensors, and what the user calls them.
+        contiguous: whether the program takes it to be contiguous.
+
+    Raises:
+        ValueError: another tensor shares its memory, or it is not contiguous.
+    """
+    start, end = _extent(target)
+    for other, tensor in others:
+        first, last = _extent(tensor)
+        if first < end and start < last:
+            raise errors.SharedMemory(None, name, other).error()
+    if contiguous and not target.is_contiguous():
+        raise errors.NotContiguous(None, name, str(tuple(target.stride()))).error()
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses that a tensor's elements lie between."""
+    if tensor.numel() == 0:
+        return 0, 0
+    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.element_size()
+
+
 def require_device(function: str, kind: str) -> None:
     """Refuse to run where the target's device is missing.
 

@@ -26,6 +26,8 @@ UNSOUND_PASSES = [
     "s_tir.RenormalizeSplitPattern",
 ]
 
+WITHOUT_SLP = "-vectorize-slp:bool=0"
+
 
 @dataclass(frozen=True)
 class Executable:
@@ -86,7 +88,13 @@ def _compiled(mod: IRModule, target: Target, disabled: list[str]) -> Any:
         config={"tirx.disable_assert": True},
     )
     with context:
-        return tvm.compile(mod, target=tvm_target(target))
+        try:
+            return tvm.compile(mod, target=tvm_target(target))
+        except InternalError as error:
+            if "LLVM module verification failed" not in str(error):
+                raise
+            # Its vectorizer of straight-line code makes invalid code of some kernels.
+            return tvm.compile(mod, target=tvm_target(target, (WITHOUT_SLP,)))
 
 
 def has_variable_sizes(mod: IRModule) -> bool:

@@ -11,9 +11,11 @@ import tvm_ffi
 from torch.utils.dlpack import from_dlpack
 
 import babytriton as bt
+from babytriton.frontend.kernel.program import UNTOUCHED
 from babytriton.frontend.lowering import Output, Returned
 from babytriton.frontend.program import Computed, Hidden
 from babytriton.frontend.signature import leaves_of
+from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
 from babytriton.runtime.dispatch import fill
 from tests.emulator import emulator
@@ -70,3 +72,33 @@ def _on_host(call: TorchCall) -> Any:
         return tvm_ffi.convert([tvm.runtime.from_dlpack(x).copyto(device) for x in aligned])
 
     return tvm_ffi.convert(run)
+
+
+def call_kernel(compiled: bt.CompiledKernel, arguments: tuple[Any, ...]) -> list[Any]:
+    """The arguments of a scalar kernel compiled for CUDA, CPU tensors, after it has run."""
+    if emulator.available_gpu() == "real":
+        moved = [x.cuda() if isinstance(x, torch.Tensor) else x for x in arguments]
+        compiled(*moved)
+        return [x.cpu() if isinstance(x, torch.Tensor) else x for x in moved]
+    lowering = compiled.scheduled.lowered.lowering
+    device = tvm.cuda(0)
+    leaves = leaves_of(arguments, frozenset(), compiled.signature.names)
+    own = [torch.empty(type.shape, dtype=type.dtype) for type in lowering.workspaces]
+    own.append(torch.full((max(1, len(lowering.faults)),), UNTOUCHED))
+    given = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in lowering.inputs]
+    moved = [_on_device(x, device) for x in given]
+    memory = [_on_device(x, device) for x in own]
+    for launch in compiled.launches:
+        function = compiled.executable.vm_executable[launch.name]
+        function(*(read(moved, memory) for read in launch.read))
+    raise_first(lowering.faults, memory[-1].numpy().tolist())
+    found = [x.numpy() if isinstance(x, tvm.runtime.Tensor) else x for x in moved]
+    results = iter(torch.from_numpy(x) if hasattr(x, "shape") else x for x in found)
+    return [next(results) if isinstance(x, (torch.Tensor, float)) else x for x in arguments]
+
+
+def _on_device(value: Any, device: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    host = value.detach().contiguous().clone()
+    return tvm.runtime.from_dlpack(host).copyto(device)

@@ -29,7 +29,8 @@ def test_message(case: Path, update_golden: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, name, module)
     linecache.checkcache()
     spec.loader.exec_module(module)
-    with pytest.raises((bt.CompileError, TypeError, ValueError, RuntimeError)) as caught:
+    kinds = (bt.CompileError, TypeError, ValueError, RuntimeError, IndexError, ArithmeticError)
+    with pytest.raises(kinds) as caught:
         module.run()
     kind = "CompileError" if isinstance(caught.value, bt.CompileError) else caught.type.__name__
     text = f"{kind}\n{caught.value}\n".replace(f"{HERE}/", "")

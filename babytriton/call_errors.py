@@ -1,0 +1,268 @@
+"""The catalogue's second half: what goes wrong when a compiled function is called.
+
+Imported by everyone as part of ``errors``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from babytriton.diagnostics import Diagnostic
+
+# ---------------------------------------------------------------- at the call
+
+
+@dataclass(frozen=True)
+class CallDiagnostic(Diagnostic):
+    """A message about how a compiled function was called: it has an argument, not a line."""
+
+    span: None
+    exception: ClassVar[type[Exception]] = TypeError
+
+    def error(self) -> Exception:
+        """The exception to raise."""
+        return self.exception(self.render())
+
+
+@dataclass(frozen=True)
+class ArgumentType(CallDiagnostic):
+    code = "BT101"
+    title = "argument `{name}`: unsupported type"
+    label = "{type} was given"
+    hint = "{instead}"
+    name: str
+    type: str
+    instead: str = "pass tensors, numbers, strings, None, or tuples, lists and dicts of these"
+
+
+@dataclass(frozen=True)
+class ArgumentDtype(CallDiagnostic):
+    code = "BT102"
+    title = "argument `{name}`: wrong dtype"
+    label = "expected {expected}, got {given}"
+    name: str
+    expected: str
+    given: str
+
+
+@dataclass(frozen=True)
+class ArgumentShape(CallDiagnostic):
+    code = "BT103"
+    title = "argument `{name}`: wrong shape"
+    label = "expected {expected}, got {given}"
+    exception = ValueError
+    name: str
+    expected: str
+    given: str
+
+
+@dataclass(frozen=True)
+class ArgumentDevice(CallDiagnostic):
+    code = "BT104"
+    title = "`{name}`: wrong device"
+    label = "the function runs on {expected}, the tensor is on {given}"
+    hint = 'move it with {name}.to("{expected}"), or jit for the device of the inputs'
+    exception = ValueError
+    name: str
+    expected: str
+    given: str
+
+
+@dataclass(frozen=True)
+class ArgumentLayout(CallDiagnostic):
+    code = "BT105"
+    title = "argument `{name}`: unsupported layout"
+    label = "a {layout} tensor was given"
+    hint = "pass {name}.to_dense()"
+    name: str
+    layout: str
+
+
+@dataclass(frozen=True)
+class ArgumentRequiresGrad(CallDiagnostic):
+    code = "BT106"
+    title = "`{name}` requires grad"
+    label = "the compiled function has no gradient, the result would be cut off from it"
+    hint = "pass {name}.detach(), or call under torch.no_grad()"
+    exception = ValueError
+    name: str
+
+
+@dataclass(frozen=True)
+class ArgumentValue(CallDiagnostic):
+    code = "BT107"
+    title = "argument `{name}`: another value than compiled for"
+    label = "compiled for {expected}, got {given}"
+    exception = ValueError
+    name: str
+    expected: str
+    given: str
+
+
+@dataclass(frozen=True)
+class BadCall(CallDiagnostic):
+    code = "BT108"
+    title = "`{function}` cannot be called so"
+    label = "{why}"
+    function: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ArgumentMeta(CallDiagnostic):
+    code = "BT109"
+    title = "`{name}` has no data"
+    label = "a meta tensor was given"
+    hint = "meta tensors serve for lower(); call with real ones"
+    exception = ValueError
+    name: str
+
+
+@dataclass(frozen=True)
+class Autocast(CallDiagnostic):
+    code = "BT111"
+    title = "`{function}` cannot run under autocast"
+    label = "compiled functions keep the dtypes they are written in"
+    hint = "call it under torch.autocast(..., enabled=False), and cast inside where it is meant"
+    exception = RuntimeError
+    function: str
+
+
+@dataclass(frozen=True)
+class CapturedChanged(CallDiagnostic):
+    code = "BT112"
+    title = "`{name}` is another than `{function}` was compiled for"
+    label = "it is read from outside the function, and has changed since"
+    hint = "call the jitted function, which compiles again, or compile again with lower()"
+    exception = ValueError
+    name: str
+    function: str
+
+
+@dataclass(frozen=True)
+class SharedMemory(CallDiagnostic):
+    code = "BT113"
+    title = "argument `{name}` shares memory with `{other}`"
+    label = "the function writes to `{name}`, and reads both as tensors of their own"
+    hint = "pass {other}.clone()"
+    exception = ValueError
+    name: str
+    other: str
+
+
+@dataclass(frozen=True)
+class NotContiguous(CallDiagnostic):
+    code = "BT114"
+    title = "argument `{name}` is not contiguous"
+    label = "the function writes to it and reshapes it, which gives a view if it is contiguous"
+    note = "its strides are {strides}"
+    hint = "pass {name}.contiguous(), and use that afterwards"
+    exception = ValueError
+    name: str
+    strides: str
+
+
+@dataclass(frozen=True)
+class NamedSize(CallDiagnostic):
+    code = "BT110"
+    title = "argument `{name}`: a size without a number"
+    label = "{size!r} in {given} may be any size"
+    hint = "pass a tensor, or a Tensor whose sizes are numbers"
+    exception = ValueError
+    name: str
+    size: str
+    given: str
+
+
+@dataclass(frozen=True)
+class BadRegistration(CallDiagnostic):
+    code = "BT125"
+    title = "register: argument `{name}`"
+    label = "{why}"
+    name: str
+    why: str
+
+
+# ---------------------------------------------------------------- devices and tools
+
+
+@dataclass(frozen=True)
+class NoDevice(CallDiagnostic):
+    code = "BT201"
+    title = "no GPU to run `{function}` on"
+    label = "{found}"
+    hint = "lower, schedule, compile and source work without one; calling does not"
+    exception = RuntimeError
+    function: str
+    found: str
+
+
+@dataclass(frozen=True)
+class UnknownSource(CallDiagnostic):
+    code = "BT202"
+    title = "no source of kind {kind!r}"
+    label = "a function for {target} has {known}"
+    exception = ValueError
+    kind: str
+    target: str
+    known: str
+
+
+@dataclass(frozen=True)
+class MissingTool(CallDiagnostic):
+    code = "BT203"
+    title = "{tool} was not found"
+    label = "it is needed for {purpose}"
+    hint = "pip install {package}"
+    exception = RuntimeError
+    tool: str
+    purpose: str
+    package: str
+
+
+@dataclass(frozen=True)
+class ToolFailed(CallDiagnostic):
+    code = "BT204"
+    title = "{tool} failed"
+    label = "{output}"
+    exception = RuntimeError
+    tool: str
+    output: str
+
+
+@dataclass(frozen=True)
+class NothingCompiled(CallDiagnostic):
+    code = "BT205"
+    title = "`{function}` was not compiled yet"
+    label = "there is nothing to show"
+    hint = "call it first, or give example arguments: {function}.source(x)"
+    exception = RuntimeError
+    function: str
+
+
+@dataclass(frozen=True)
+class SizesDiffer(CallDiagnostic):
+    code = "BT128"
+    title = "argument `{name}`: another size for `{size}`"
+    label = "`{size}` is {given} in dimension {dim} of `{name}`, "
+    label += "and {other} in dimension {other_dim} of `{other_name}`"
+    exception = ValueError
+    name: str
+    size: str
+    given: int
+    dim: int
+    other: int
+    other_name: str
+    other_dim: int
+
+
+@dataclass(frozen=True)
+class OtherSizes(CallDiagnostic):
+    code = "BT129"
+    title = "sizes that this was not compiled for"
+    label = "it holds where {condition}, and now {given}"
+    hint = "call the jitted function, which compiles again, or lower() for such sizes"
+    exception = ValueError
+    condition: str
+    given: str

@@ -1,0 +1,264 @@
+"""What a loop takes from step to step: names, containers, memory, and how it was left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from babytriton import errors
+from babytriton.diagnostics import Diagnostic, Span
+from babytriton.frontend.exits import FALLS, Exits
+from babytriton.frontend.joining import Differ, blank, expression, leaves, rebuilt
+from babytriton.frontend.program import Program
+from babytriton.frontend.scope import Scope, Unusable
+from babytriton.frontend.state import Container, reachable, refill
+from babytriton.ops import regions
+from babytriton.ops.regions import Region
+from babytriton.ops.storage import Storage
+from babytriton.ops.value import NUMBERS, Scalar, Value
+from babytriton.types import TensorType
+
+
+class Slot:
+    """A tensor or number that each step gets from the one before.
+
+    Attributes:
+        initial: what the first step gets, as an expression.
+        var: the same as the body of the loop has it.
+        inside: the same as a step sees it.
+        result: what the next step gets, as an expression; compiling a step sets it.
+    """
+
+    def __init__(self, program: Program, name: str, initial: Any) -> None:
+        self.initial = expression(program, initial)
+        self._model = initial
+        self.var = regions.carried(name, _type_of(initial))
+        self.inside = self._value(program, self.var)
+        self.result: Any = None
+
+    def after(self, program: Program, expr: Any) -> Any:
+        """What it is after the loop."""
+        return self._value(program, expr)
+
+    def _value(self, program: Program, expr: Any) -> Any:
+        if isinstance(self._model, Value) and not isinstance(self._model, Scalar):
+            return program.builder.value(expr, program.builder.meta(_type_of(self._model)))
+        return program.builder.number(expr, _kind_of(self._model)(1))
+
+
+@dataclass
+class _Carried:
+    """Something that changes from step to step: what it was, and a slot for each leaf of that."""
+
+    before: Any
+    slots: list[Slot]
+
+    @property
+    def inside(self) -> Any:
+        return rebuilt(self.before, iter([slot.inside for slot in self.slots]))
+
+
+class LoopState:
+    """The state of one loop.
+
+    Args:
+        program: being compiled.
+        scope: of the function that the loop stands in.
+        live: names that a later step, or what follows the loop, may read.
+    """
+
+    def __init__(self, program: Program, scope: Scope, live: frozenset[str]) -> None:
+        self._program = program
+        self._scope = scope
+        self._live = live
+        self._changing_names: list[str] = []
+        self._changing_containers: list[Container] = []
+        self._changing_storages: list[Storage] = []
+        self.binds: list[str] = []
+        """Names that are live, and that only a step binds."""
+        self.mismatch: tuple[str, Differ] | None = None
+        """What a step leaves with another type than it found it with."""
+
+    def begin(self) -> None:
+        """Start compiling a step, with a slot for all that is known to change."""
+        scope = self._scope
+        self._base = self._program.state()
+        self._own: list[Slot] = []
+        self._left: list[Slot] = []
+        self._exits = FALLS
+        self.mismatch = None
+        self._names = {n: self._carry(n, scope.names[n]) for n in self._changing_names}
+        self._containers = [(c, self._carry("item", c.copy())) for c in self._changing_containers]
+        self._storages = [
+            (s, Slot(self._program, "memory", self._program.builder.value(s.expr, s.meta)))
+            for s in self._changing_storages
+        ]
+
+    def slot(self, name: str, initial: Any) -> Slot:
+        """Carry a number of the loop's own; such slots are the first of the states, in order."""
+        self._own.append(Slot(self._program, name, initial))
+        return self._own[-1]
+
+    def _carry(self, name: str, value: Any) -> _Carried:
+        return _Carried(value, [Slot(self._program, name, leaf) for leaf in leaves(value)])
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[Region]:
+        """Inside, a step is compiled, up to :meth:`end`."""
+        with Region() as region:
+            for name, carried in self._names.items():
+                self._scope.bind(name, carried.inside)
+                self._freeze_inside(name, carried)
+            for container, carried in self._containers:
+                refill(container, carried.inside)
+            for storage, slot in self._storages:
+                storage.expr, storage.version = slot.var, object()
+            self._installed = self._program.state()
+            yield region
+        self._base.restore()
+
+    def end(self, exits: Exits) -> bool:
+        """Take stock at the end of a step: what it changed, and what the next one gets.
+
+        Returns:
+            Whether the step changes nothing but what is carried; if not, the next try carries it.
+        """
+        start, after = self._installed, self._program.state()
+        before, names = start.names[self._scope][0], after.names[self._scope][0]
+        changed = [n for n in names if names[n] is not before.get(n)]
+        self.binds = [n for n in changed if n not in before and n in self._live]
+        self._changed = changed
+        grown = [n for n in changed if n in before and n in self._live and n not in self._names]
+        storages = _new(start.changed_memory(after), [s for s, _ in self._storages])
+        containers = _new(start.changed_containers(after), [c for c, _ in self._containers])
+        if grown or storages or containers:
+            self._changing_names += grown
+            self._changing_storages += storages
+            self._changing_containers += containers
+            return False
+        for name, carried in self._names.items():
+            self._finish_slots(f"`{name}`", carried, names[name])
+        for container, carried in self._containers:
+            self._finish_slots(f"a {type(container).__name__}", carried, container)
+        for storage, slot in self._storages:
+            slot.result = storage.expr
+        self._exits = exits
+        for value in (*exits.flags.values(), *leaves(exits.value)):
+            slot = Slot(self._program, "left", value)
+            slot.result = slot.initial
+            self._left.append(slot)
+        return True
+
+    def _finish_slots(self, what: str, carried: _Carried, value: Any) -> None:
+        try:
+            found = leaves(value, carried.before)
+        except Differ as differ:
+            self.mismatch = what, differ
+            return
+        for slot, leaf in zip(carried.slots, found):
+            slot.result = expression(self._program, leaf)
+
+    # ------------------------------------------------------------ around the steps
+
+    @property
+    def _slots(self) -> list[Slot]:
+        named = [slot for carried in self._names.values() for slot in carried.slots]
+        items = [slot for _, carried in self._containers for slot in carried.slots]
+        return [*self._own, *named, *items, *(slot for _, slot in self._storages), *self._left]
+
+    @property
+    def states(self) -> list[Any]:
+        """The variables of what is carried, as the body of the loop has them."""
+        return [slot.var for slot in self._slots]
+
+    @property
+    def results(self) -> list[Any]:
+        """What a step gives the next one."""
+        return [slot.result for slot in self._slots]
+
+    def initial(self) -> list[Any]:
+        """What the first step gets; to be emitted before the loop."""
+        values = [*self._exits.flags.values(), *leaves(self._exits.value)]
+        models = [False if i < len(self._exits.flags) else v for i, v in enumerate(values)]
+        blanks = [blank(self._program, model) for model in models]
+        carried = self._slots[: len(self._slots) - len(self._left)]
+        return [*(slot.initial for slot in carried), *blanks]
+
+    def finish(self, exprs: Sequence[Any], surely: bool, at: Span) -> Exits:
+        """Let everything stand for what it is after the loop.
+
+        Args:
+            exprs: of the states after the last step.
+            surely: whether there is a first step.
+            at: the loop, for messages.
+
+        Returns:
+            How control leaves the loop.
+        """
+        program = self._program
+        after = iter([slot.after(program, e) for slot, e in zip(self._slots, exprs)])
+        for _ in self._own:
+            next(after)
+        for name, carried in self._names.items():
+            found = rebuilt(carried.before, after)
+            self._freeze_after(name, carried, found, surely)
+            self._scope.bind(name, found)
+        for container, carried in self._containers:
+            refill(container, rebuilt(carried.before, after))
+        for storage, _ in self._storages:
+            storage.expr, storage.version = next(after).made, object()
+        for name in self._changed:
+            if name not in self._names:
+                self._scope.bind(name, Unusable(partial(_undecided, name, at)))
+        flags = {kind: next(after) for kind in self._exits.flags}
+        return Exits(flags, rebuilt(self._exits.value, after), self._exits.node)
+
+    # ------------------------------------------------------------ whose memory it is
+
+    def _freeze_inside(self, name: str, carried: _Carried) -> None:
+        """The first step's value may be seen elsewhere: then no step may write to it."""
+        for slot, leaf in zip(carried.slots, leaves(carried.before)):
+            if self._is_shared(name, leaf):
+                slot.inside.storage.frozen = True
+
+    def _freeze_after(self, name: str, carried: _Carried, found: Any, surely: bool) -> None:
+        for slot, leaf, value in zip(carried.slots, leaves(carried.before), leaves(found)):
+            if not self._is_shared(name, leaf):
+                continue
+            if not surely or slot.result.same_as(slot.var):
+                leaf.storage.frozen = value.storage.frozen = True
+
+    def _is_shared(self, name: str, leaf: Any) -> bool:
+        storage = getattr(leaf, "storage", None)
+        if storage is None:
+            return False
+        others = [
+            value
+            for scope, (names, _) in self._base.names.items()
+            for known, value in names.items()
+            if not (scope is self._scope and known == name)
+        ]
+        owned = [*reachable(others), *self._program.parameters.values()]
+        return any(value.storage is storage for value in owned)
+
+
+def _undecided(name: str, loop: Span, span: Span) -> Diagnostic:
+    path = f"it is bound only if the loop at line {loop.line} runs at least once"
+    return errors.Undecided(span, name, path, "")
+
+
+def _new(found: list[Any], known: list[Any]) -> list[Any]:
+    return [item for item in found if not any(item is other for other in known)]
+
+
+def _kind_of(value: Any) -> type:
+    return value.kind if isinstance(value, Scalar) else type(value)
+
+
+def _type_of(value: Any) -> TensorType:
+    if isinstance(value, Value) and not isinstance(value, Scalar):
+        return TensorType.of(value.meta)
+    return TensorType((), NUMBERS[_kind_of(value)])

@@ -1,0 +1,357 @@
+"""Where two paths through a function meet: what they leave behind becomes one again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from babytriton import errors
+from babytriton.diagnostics import Diagnostic, Span
+from babytriton.frontend.exits import Exits
+from babytriton.frontend.program import Program, describe
+from babytriton.frontend.scope import Scope, Unusable
+from babytriton.frontend.state import State, reachable, refill
+from babytriton.ops import scalars
+from babytriton.ops.regions import Region
+from babytriton.ops.storage import Storage
+from babytriton.ops.value import NUMBERS, Scalar, Value
+
+
+class Differ(Exception):
+    """Two values that cannot become one."""
+
+    def __init__(self, one: Any, other: Any) -> None:
+        super().__init__()
+        # As text: what a list holds changes while paths are compiled.
+        self.one = describe(one)
+        self.other = describe(other)
+
+
+class Missing:
+    """What a path has in place of a value that only the other path has."""
+
+
+MISSING = Missing()
+
+
+@dataclass(frozen=True)
+class Path:
+    """One of the ways through a part of a function, after it was compiled.
+
+    Attributes:
+        region: what was emitted on it.
+        result: what it gives.
+        state: what it leaves behind.
+        exprs: the tensors that it leaves behind, as they are at its end.
+    """
+
+    region: Region
+    result: Any
+    state: State
+    exprs: dict[int, Any]
+
+    def expr(self, value: Value) -> Any:
+        """A tensor at the end of the path."""
+        return self.exprs.get(id(value), value.made)
+
+
+def follow(program: Program, scope: Scope, names: Iterable[str], run: Callable[[], Any]) -> Path:
+    """Compile a part of a function apart from the rest, and go back to the state before.
+
+    Args:
+        program: being compiled.
+        scope: of the function that the part stands in.
+        names: in that scope, which are of interest after the part.
+        run: compiles the part.
+    """
+    before = program.state()
+    with Region() as region:
+        result = run()
+        state = program.state()
+        left = [scope.names.get(name) for name in names]
+        left.append(result.value if isinstance(result, Exits) else result)
+        left += before.changed_containers(state)
+        exprs = {id(value): value.expr for value in reachable(left)}
+    before.restore()
+    return Path(region, result, state, exprs)
+
+
+class Join:
+    """Makes one value of two, each from another path.
+
+    Args:
+        program: being compiled.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.pairs: list[tuple[Any, Any]] = []
+        """What must be taken from the paths: tensors and numbers, or ``MISSING``."""
+        self._made: list[Value] = []
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def value(self, one: Any, other: Any) -> Any:
+        """What a name stands for that stands for ``one`` or ``other``.
+
+        Raises:
+            Differ: they are not of one type.
+        """
+        if one is other:
+            return one
+        known = self._known.get((id(one), id(other)))
+        if known is not None:
+            return known
+        found = self._joined(one, other)
+        self._known[id(one), id(other)] = found
+        return found
+
+    def _joined(self, one: Any, other: Any) -> Any:
+        model = other if one is MISSING else one
+        if isinstance(model, (tuple, list, dict)):
+            return self._container(one, other, model)
+        if type(one) in NUMBERS and type(one) is type(other) and _text(one) == _text(other):
+            return one
+        kinds = {_kind(x) for x in (one, other) if x is not MISSING}
+        if len(kinds) == 1 and kinds != {None}:
+            return self._leaf(one, other, model)
+        if one is MISSING or other is MISSING:
+            return model
+        if type(one) is type(other) and not isinstance(one, Value) and _equal(one, other):
+            return one
+        raise Differ(one, other)
+
+    def _container(self, one: Any, other: Any, model: Any) -> Any:
+        if any(side is not MISSING and not _alike(side, model) for side in (one, other)):
+            raise Differ(one, other)
+        keys = list(model) if isinstance(model, dict) else range(len(model))
+        items = [self.value(_item(one, key), _item(other, key)) for key in keys]
+        if isinstance(model, dict):
+            return dict(zip(keys, items))
+        if isinstance(model, list):
+            return items
+        if hasattr(model, "_fields"):
+            return type(model)(*items)
+        return tuple(items) if type(model) is tuple else type(model)(items)
+
+    def _leaf(self, one: Any, other: Any, model: Any) -> Value:
+        builder = self._program.builder
+        found: Value
+        if isinstance(model, Value) and not isinstance(model, Scalar):
+            meta = torch.empty_like(model.meta, memory_format=torch.contiguous_format)
+            found = builder.value(None, meta)
+        else:
+            kind = model.kind if isinstance(model, Scalar) else type(model)
+            found = builder.number(None, kind(1))
+        self.pairs.append((one, other))
+        self._made.append(found)
+        return found
+
+    def side(self, path: Path, values: Iterable[Any], models: Iterable[Any]) -> list[Any]:
+        """What is taken from one path, as expressions."""
+        found = []
+        for value, model in zip(values, models):
+            if value is MISSING:
+                found.append(blank(self._program, model))
+            elif isinstance(value, Value):
+                found.append(path.expr(value))
+            else:
+                found.append(expression(self._program, value))
+        return found
+
+    def fill(self, exprs: Iterable[Any]) -> None:
+        """Let the values that were made stand for what was emitted."""
+        for value, expr in zip(self._made, exprs):
+            value.made = expr
+            if value.storage is not None:
+                value.storage.expr = expr
+
+    def freeze(self, base: State, scopes: Iterable[Scope]) -> None:
+        """Let no one write where it is open whose memory it is.
+
+        That is where a value stands for a tensor that something else sees too, or where two
+        values stand for tensors that share memory.
+        """
+        made = {id(value) for value in self._made}
+        everything = [list(scope.names.values()) for scope in scopes]
+        seen = {value.storage for value in reachable(everything) if id(value) not in made}
+        seen |= {value.storage for value in self._program.parameters.values()}
+        for side in (0, 1):
+            holders: dict[Storage, list[Value]] = {}
+            for pair, value in zip(self.pairs, self._made):
+                storage = getattr(pair[side], "storage", None)
+                if storage is not None:
+                    holders.setdefault(storage, []).append(value)
+            for storage, values in holders.items():
+                outside = storage in base.memory and storage in seen
+                if outside:
+                    storage.frozen = True
+                for value in values if outside or len(values) > 1 else ():
+                    assert value.storage is not None
+                    value.storage.frozen = True
+
+
+def expression(program: Program, value: Any) -> Any:
+    """A tensor or a number as an expression."""
+    return value.expr if isinstance(value, Value) else scalars.constant(program.builder, value)
+
+
+def blank(program: Program, model: Any) -> Any:
+    """What stands in for a value on a path that has none, and that nothing reads."""
+    if isinstance(model, Value) and not isinstance(model, Scalar):
+        sizes, dtype = model.meta.shape, model.meta.dtype
+        return program.builder.call(torch.zeros, (sizes,), {"dtype": dtype}).expr
+    kind = model.kind if isinstance(model, Scalar) else type(model)
+    return scalars.constant(program.builder, kind(0))
+
+
+def leaves(value: Any, model: Any = None) -> list[Any]:
+    """The tensors and numbers in a value, in order.
+
+    Args:
+        value: nested tuples, lists and dicts, or one thing.
+        model: of the same structure, if given, with leaves of the same types.
+
+    Raises:
+        Differ: it is not.
+    """
+    if isinstance(value, (tuple, list, dict)):
+        if model is not None and not _alike(value, model):
+            raise Differ(model, value)
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        return [
+            leaf for k in keys for leaf in leaves(value[k], None if model is None else model[k])
+        ]
+    if _kind(value) is None:
+        if model is not None and not (value is model or _equal(value, model)):
+            raise Differ(model, value)
+        return []
+    if model is not None and _kind(value) != _kind(model):
+        raise Differ(model, value)
+    return [value]
+
+
+def rebuilt(model: Any, values: Iterator[Any]) -> Any:
+    """A value of the structure of another one, with other tensors and numbers in it."""
+    if isinstance(model, dict):
+        return {key: rebuilt(item, values) for key, item in model.items()}
+    if isinstance(model, (tuple, list)):
+        items = [rebuilt(item, values) for item in model]
+        if isinstance(model, list):
+            return items
+        if hasattr(model, "_fields"):
+            return type(model)(*items)
+        return tuple(items) if type(model) is tuple else type(model)(items)
+    return model if _kind(model) is None else next(values)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two containers are of one kind and size, with the same keys."""
+    if type(one) is not type(other) or len(one) != len(other):
+        return False
+    return not isinstance(one, dict) or list(one) == list(other)
+
+
+def join_states(
+    program: Program,
+    scope: Scope,
+    base: State,
+    paths: tuple[Path, Path],
+    live: Iterable[str],
+    span: Span,
+    condition: Scalar,
+    join: Join,
+) -> list[Storage]:
+    """Let the scope's names and containers stand for what either path left behind.
+
+    Returns:
+        The storages that a path wrote to; what they hold is not joined yet.
+
+    Raises:
+        Differ: a container holds things of other types on the two paths.
+    """
+    one, other = paths
+    for container in base.changed_containers(one.state, other.state):
+        items = [path.state.content(id(container), container) for path in paths]
+        refill(container, join.value(*items))
+    before = base.names[scope][0]
+    (first, first_places), (second, second_places) = (path.state.names[scope] for path in paths)
+    wanted = frozenset(live)
+    for name in {**first, **second}:
+        values = first.get(name, MISSING), second.get(name, MISSING)
+        if values[0] is values[1]:
+            scope.bind(name, values[0])
+        elif name in wanted or name in before:
+            places = first_places.get(name), second_places.get(name)
+            joined = _join_name(name, values, places, span, condition, join, name in wanted)
+            scope.bind(name, joined)
+    for name in before:
+        if name not in first and name not in second:
+            scope.unbind(name)
+    return base.changed_memory(one.state, other.state)
+
+
+def _join_name(
+    name: str,
+    values: tuple[Any, Any],
+    places: tuple[Span | None, Span | None],
+    span: Span,
+    condition: Scalar,
+    join: Join,
+    wanted: bool,
+) -> Any:
+    unusable = next((value for value in values if isinstance(value, Unusable)), None)
+    if unusable is not None:
+        return unusable
+    if MISSING in values:
+        bound = values[1] is MISSING
+
+        def undecided(at: Span) -> Diagnostic:
+            path = f"it is bound only where the condition at line {span.line} is {bound}"
+            return errors.Undecided(at, name, path, f"bound in {_place(places[not bound])}")
+
+        return Unusable(undecided, condition.arguments)
+    try:
+        if wanted:
+            return join.value(*values)
+    except Differ:
+        pass
+
+    def unmerged(at: Span) -> Diagnostic:
+        one, other = (describe(value) for value in values)
+        where = " and ".join(_place(place) for place in places if place)
+        why = errors.Unmerged.at_condition(span)
+        return errors.Unmerged(at, f"`{name}`", one, other, why, f"bound in {where}")
+
+    return Unusable(unmerged, condition.arguments)
+
+
+def _place(place: Span | None) -> str:
+    return "" if place is None else f"{place.path}:{place.line}: {place.text().strip()}"
+
+
+def _kind(value: Any) -> Any:
+    """What must agree for two values to be one tensor or number of the run time."""
+    if isinstance(value, Scalar):
+        return value.kind
+    if isinstance(value, Value):
+        return (tuple(value.meta.shape), value.meta.dtype)
+    return type(value) if type(value) in NUMBERS else None
+
+
+def _item(container: Any, key: Any) -> Any:
+    return MISSING if container is MISSING else container[key]
+
+
+def _text(number: Any) -> str:
+    # By their bits: NaN is not equal to itself, and 0.0 equals -0.0.
+    return number.hex() if isinstance(number, float) else str(number)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # whatever a user's object does when it is compared
+        return False

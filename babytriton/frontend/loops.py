@@ -1,0 +1,238 @@
+"""Loops: written out where the number of steps is known and small, else run as loops.
+
+A loop that is run is compiled once, for all its steps: what a step leaves to the next one must
+then be of one type. What that is shows by trying: a step is compiled with all that is around it
+known, then again with what it changed unknown, until no more changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from babytriton import errors
+from babytriton.frontend.assignment import Assignments
+from babytriton.frontend.carrying import LoopState
+from babytriton.frontend.control_flow import ControlFlow
+from babytriton.frontend.exits import FALLS, Exits
+from babytriton.frontend.iteration import Generated, Items, is_numbered, items_of
+from babytriton.frontend.scope import Scope
+from babytriton.ops import regions, scalars
+from babytriton.ops.regions import Region
+from babytriton.ops.value import Scalar
+
+UNROLL = 32
+"""Steps of a loop that are written out one after the other; more are run as a loop."""
+
+
+class Loops(Assignments, ControlFlow):
+    """``for``, ``while`` and comprehensions."""
+
+    def visit_For(self, node: ast.For) -> Exits:
+        items = self.items(node.iter, self.visit(node.iter))
+        count = items.count()
+        if not isinstance(count, int):
+            return self._ended(node, self._run_for(node, items, 0, count))
+        if count <= UNROLL or not is_numbered(items):
+            return self._ended(node, self._written_out(node, items, 0, count))
+        try:
+            found = self._run_for(node, items, 0, count)
+        except _NeedsFirstStep:
+            # The first step makes what the later ones take over.
+            first = self._step(node, items, 0)
+            live = self.liveness.again[node]
+            if first.always:
+                return self._ended(node, first)
+            if first.open:
+                found = self.unless(
+                    node, first, live, lambda: self._run_for(node, items, 1, count - 1)
+                )
+            else:
+                found = self._run_for(node, items, 1, count - 1)
+        return self._ended(node, found)
+
+    def visit_While(self, node: ast.While) -> Exits:
+        start = self.program.state()
+        for _ in range(UNROLL):
+            condition = self.condition(node.test, self.visit(node.test))
+            if condition is False:
+                return self._ended(node, FALLS)
+            if isinstance(condition, Scalar):
+                return self._ended(node, self._run_while(node))
+            exits = self.block(node.body).without("continue")
+            if exits.always:
+                return self._ended(node, exits)
+            if exits.open:
+                break
+        start.restore()
+        return self._ended(node, self._run_while(node))
+
+    def items(self, node: ast.expr, iterable: Any) -> Items:
+        """What a loop over a value runs over."""
+        try:
+            return items_of(iterable)
+        except TypeError as error:
+            self.fail(errors.CannotIterate(self.span(node), str(error)))
+
+    # ------------------------------------------------------------ written out
+
+    def _written_out(self, node: ast.For, items: Items, start: int, count: int) -> Exits:
+        for i in range(start, count):
+            exits = self._step(node, items, i)
+            if exits.always:
+                return exits
+            if exits.open and i + 1 < count:
+                live = self.liveness.again[node]
+                rest = partial(self._written_out, node, items, i + 1, count)
+                return self.unless(node, exits, live, rest)
+            if exits.open:
+                return exits
+        return FALLS
+
+    def _step(self, node: ast.For, items: Items, index: Any) -> Exits:
+        self.bind(node.target, items.item(partial(self.emit, node.iter), index))
+        return self.block(node.body).without("continue")
+
+    def _ended(self, node: ast.For | ast.While, exits: Exits) -> Exits:
+        """What follows a loop: its ``else``, unless it was left by break."""
+        after = exits.without("break")
+        if not node.orelse or exits.flags.get("break") is True or after.always:
+            return after
+        if not exits.open:
+            return self.block(node.orelse)
+        live = self.liveness.after[node]
+        return self.unless(node, exits, live, lambda: self.block(node.orelse)).without("break")
+
+    # ------------------------------------------------------------ run as a loop
+
+    def _run_for(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
+        """Run the steps of a for loop: ``count`` of them, from item ``start`` on.
+
+        Raises:
+            _NeedsFirstStep: the first step must be compiled by itself.
+        """
+        if not isinstance(count, int):
+            return self._run_counting(node, items, start, count)
+        state, settled = LoopState(self.program, self.scope, self.liveness.again[node]), False
+        index = regions.counter()
+        while not settled:
+            state.begin()
+            with state.step() as region:
+                step = self.program.builder.counted(index)
+                at = self.emit(node.iter, operator.add, step, start) if start else step
+                exits = self._step(node, items, at)
+                settled = state.end(exits)
+        if start == 0 and (state.binds or state.mismatch):
+            raise _NeedsFirstStep
+        self._require_types(node, state)
+        if exits.flags:
+            return self._run_counting(node, items, start, count)
+        run = self.program.builder.regions.counted_loop
+        found = run(count, index, state.states, state.initial(), (region, state.results))
+        return state.finish(found, True, self.span(node))
+
+    def _run_counting(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
+        """Run the steps of a for loop that ends early, or whose count a tensor holds."""
+        state, settled = LoopState(self.program, self.scope, self.liveness.again[node]), False
+        end = self.emit(node.iter, operator.add, count, start) if start else count
+        any_step = self.condition(node.iter, self.emit(node.iter, operator.lt, start, end))
+        while not settled:
+            state.begin()
+            go, index = state.slot("go", any_step), state.slot("index", start)
+            with state.step() as region:
+                exits = self._step(node, items, index.inside)
+                following = self.emit(node.iter, operator.add, index.inside, 1)
+                again = self.condition(node.iter, self.emit(node.iter, operator.lt, following, end))
+                go.result = self._unless_left(node, again, exits)
+                index.result = following.expr
+                settled = state.end(exits)
+        return self._run(node, state, region)
+
+    def _run_while(self, node: ast.While) -> Exits:
+        state, settled = LoopState(self.program, self.scope, self.liveness.again[node]), False
+        any_step = self.condition(node.test, self.visit(node.test))
+        while not settled:
+            state.begin()
+            go = state.slot("go", any_step)
+            with state.step() as region:
+                exits = self.block(node.body).without("continue")
+                again = self.condition(node.test, self.visit(node.test))
+                go.result = self._unless_left(node, again, exits)
+                settled = state.end(exits)
+        return self._run(node, state, region)
+
+    def _run(self, node: ast.For | ast.While, state: LoopState, region: Region) -> Exits:
+        self._require_types(node, state)
+        run = self.program.builder.regions.while_loop
+        found = run(state.states, state.initial(), (region, state.results))
+        return state.finish(found, False, self.span(node))
+
+    def _require_types(self, node: ast.For | ast.While, state: LoopState) -> None:
+        if state.mismatch is None:
+            return
+        what, differ = state.mismatch
+        why = f"it has more than {UNROLL} steps, or a tensor decides how many"
+        self.fail(errors.LoopCarried(self.span(node), what, differ.one, differ.other, why))
+
+    def _unless_left(self, node: ast.AST, go: bool | Scalar, exits: Exits) -> Any:
+        """Whether there is another step: not if this one left the loop."""
+        for flag in exits.flags.values():
+            if flag is True:
+                return scalars.constant(self.program.builder, False)
+            assert isinstance(flag, Scalar)
+            stays = self.logical(node, torch.logical_not, flag)
+            if go is True:
+                go = stays
+            elif isinstance(go, Scalar):
+                go = self.logical(node, torch.logical_and, go, stays)
+        return self._expr(go)
+
+    def _expr(self, truth: bool | Scalar) -> Any:
+        if isinstance(truth, bool):
+            return scalars.constant(self.program.builder, truth)
+        return truth.expr
+
+    # ------------------------------------------------------------ comprehensions
+
+    def visit_ListComp(self, node: ast.ListComp) -> list[Any]:
+        return [self.visit(node.elt) for _ in self._each(node.generators)]
+
+    def visit_SetComp(self, node: ast.SetComp) -> set[Any]:
+        return {self.visit(node.elt) for _ in self._each(node.generators)}
+
+    def visit_DictComp(self, node: ast.DictComp) -> dict[Any, Any]:
+        return {self.visit(node.key): self.visit(node.value) for _ in self._each(node.generators)}
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Generated:
+        return Generated([self.visit(node.elt) for _ in self._each(node.generators)])
+
+    def _each(self, generators: list[ast.comprehension]) -> Iterator[None]:
+        """Go through a comprehension's items, with its variables bound for each of them."""
+        [first, *rest] = generators
+        if first.is_async:
+            self.fail(errors.UnsupportedSyntax(self.span(first.iter), "async for"))
+        items = self.items(first.iter, self.visit(first.iter))
+        count = items.count()
+        if not isinstance(count, int):
+            self.fail(errors.DataDependent(self.span(first.iter), "a comprehension"))
+        outside = self.scope
+        for i in range(count):
+            # Its variables are its own: the names around it stay what they are.
+            self.scope = Scope({}, outside)
+            self.program.scopes.append(self.scope)
+            try:
+                self.bind(first.target, items.item(partial(self.emit, first.iter), i))
+                if all(self.known(test, self.visit(test)) for test in first.ifs):
+                    yield from self._each(rest) if rest else iter([None])
+            finally:
+                self.program.scopes.pop()
+                self.scope = outside
+
+
+class _NeedsFirstStep(Exception):
+    """The steps of a loop take over what only the first one makes."""

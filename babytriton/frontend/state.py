@@ -1,0 +1,116 @@
+"""What running a part of a function may change: names, containers, and the memory of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from babytriton.diagnostics import Span
+from babytriton.frontend.scope import Scope
+from babytriton.ops.storage import Storage
+from babytriton.ops.value import Value
+
+Container = list[Any] | dict[Any, Any] | set[Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """All of it at one moment, to be gone back to, or to be compared with another moment.
+
+    Attributes:
+        names: of each scope: what its names stand for, and where they were bound.
+        contents: of each container that the scopes reach, by its identity.
+        memory: what each storage holds, and the version it has.
+    """
+
+    names: dict[Scope, tuple[dict[str, Any], dict[str, Span]]]
+    contents: dict[int, tuple[Container, Container]]
+    memory: dict[Storage, tuple[Any, object]]
+
+    @classmethod
+    def capture(cls, scopes: Sequence[Scope], storages: Sequence[Storage]) -> State:
+        """The state at this moment.
+
+        Args:
+            scopes: of the functions that are being compiled, the innermost last.
+            storages: the program's.
+        """
+        names = {scope: (dict(scope.names), dict(scope.places)) for scope in scopes}
+        contents: dict[int, tuple[Container, Container]] = {}
+        for scope in scopes:
+            for container in _containers(list(scope.names.values()), contents):
+                contents[id(container)] = (container, container.copy())
+        memory = {storage: (storage.expr, storage.version) for storage in storages}
+        return cls(names, contents, memory)
+
+    def restore(self) -> None:
+        """Go back to this state."""
+        for scope, (names, places) in self.names.items():
+            scope.names = dict(names)
+            scope.places = dict(places)
+        for container, copy in self.contents.values():
+            refill(container, copy)
+        for storage, (expr, version) in self.memory.items():
+            storage.expr, storage.version = expr, version
+
+    def changed_memory(self, *others: State) -> list[Storage]:
+        """The storages that were there already, and were written to in one of the others."""
+        return [
+            storage
+            for storage, (_, version) in self.memory.items()
+            if any(other.memory[storage][1] is not version for other in others)
+        ]
+
+    def changed_containers(self, *others: State) -> list[Container]:
+        """The containers that were there already, and hold other things in one of the others."""
+        return [
+            container
+            for key, (container, copy) in self.contents.items()
+            if any(not _same_items(copy, other.content(key, copy)) for other in others)
+        ]
+
+    def content(self, key: int, default: Container) -> Container:
+        """What a container held; ``default`` if the scopes no longer reached it."""
+        return self.contents[key][1] if key in self.contents else default
+
+
+def refill(container: Container, items: Container) -> None:
+    """Let a container hold the items of another one."""
+    if isinstance(container, list):
+        container[:] = items
+    else:
+        container.clear()
+        container.update(items)
+
+
+def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
+    """The tensors in nested containers."""
+    seen = set() if seen is None else seen
+    if isinstance(items, Value):
+        yield items
+    elif isinstance(items, (list, tuple, set, dict)) and id(items) not in seen:
+        seen.add(id(items))
+        for item in items.values() if isinstance(items, dict) else items:
+            yield from reachable(item, seen)
+
+
+def _containers(items: Any, known: dict[int, Any]) -> Iterator[Container]:
+    for item in items.values() if isinstance(items, dict) else items:
+        if isinstance(item, (list, dict, set)):
+            if id(item) in known:
+                continue
+            yield item
+        if isinstance(item, (list, dict, tuple, set)):
+            yield from _containers(item, known)
+
+
+def _same_items(one: Container, other: Container) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = zip(one.items(), other.items())
+        return all(k is m and v is w for (k, v), (m, w) in pairs)
+    if isinstance(one, set):
+        return one == other
+    return all(x is y for x, y in zip(one, other))

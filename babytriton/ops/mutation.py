@@ -1,0 +1,245 @@
+"""Calls that write to an argument: the same call without the write, and then the write."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from babytriton.ops.meta import replace_tensors, typed
+from babytriton.ops.refusals import IllTyped, Mutation
+from babytriton.ops.subscript import expanded
+from babytriton.ops.table import Callee
+from babytriton.ops.value import Scalar, Value
+
+if TYPE_CHECKING:
+    from babytriton.ops.builder import Builder
+
+T = torch.Tensor
+
+_OPERATORS: dict[Callee, Callee] = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    operator.imatmul: operator.matmul,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+    operator.ilshift: operator.lshift,
+    operator.irshift: operator.rshift,
+}
+
+
+def _copied(input: Any, source: Any, non_blocking: bool = False) -> Any:
+    return source.to(input.dtype).expand(input.shape)
+
+
+def _filled(input: Any, value: Any) -> Any:
+    if isinstance(value, Value) and not isinstance(value, Scalar):
+        return _copied(input, value)
+    return torch.full_like(input, value)
+
+
+_BY_NAME: dict[str, Callee] = {
+    "copy_": _copied,
+    "fill_": _filled,
+    "zero_": torch.zeros_like,
+}
+"""What has no other spelling than the one in place."""
+
+_CHANGES_ITSELF = frozenset(
+    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "share_memory_"}
+    | {"squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_", "rename_", "apply_"}
+    | {"map_", "map2_", "retain_grad_"}
+)
+"""Methods that change not the numbers in a tensor, but what the tensor is."""
+
+
+@dataclass(frozen=True)
+class Cloned:
+    """A callable in place, applied to a copy: for those that only torch itself can run."""
+
+    fn: Callee
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.fn, "__name__", self.fn))
+
+    def __call__(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(input.clone(), *args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A call that writes to an argument.
+
+    Attributes:
+        fn: the same call without the write.
+        args, kwargs: its arguments.
+        targets: what its results are written to.
+    """
+
+    fn: Callee
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    targets: tuple[Value, ...]
+
+
+def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write | None:
+    """The write that a call makes, if it makes one.
+
+    Raises:
+        Mutation: it changes a tensor in a way that the language has not.
+    """
+    name = str(getattr(fn, "__name__", ""))
+    if kwargs.get("out") is not None:
+        out = kwargs["out"]
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        targets = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        return Write(fn, args, rest, targets)
+    if kwargs.get("inplace") is True:
+        rest = {**kwargs, "inplace": False}
+        return Write(fn, args, rest, args[:1])
+    if fn in _OPERATORS:
+        return Write(_OPERATORS[fn], args, dict(kwargs), args[:1])
+    if not name.endswith("_") or name.endswith("__") or name in ("and_", "or_"):
+        return None
+    if name in _CHANGES_ITSELF:
+        instead = f"use {name.removesuffix('_')}(), which gives another tensor"
+        raise Mutation(f"`{name}` changes what the tensor is, not the numbers in it", instead)
+    return Write(_without_write(fn, name), args, dict(kwargs), args[:1])
+
+
+def _without_write(fn: Callee, name: str) -> Callee:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    home: Any = T if getattr(T, name, None) is fn else sys.modules.get(fn.__module__ or "torch")
+    for owner in (home, torch, torch.nn.functional):
+        found = getattr(owner, name.removesuffix("_"), None)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+    return Cloned(fn)
+
+
+def apply(
+    builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], write: Write
+) -> Any:
+    """Make a write, and return what the call returns: the arguments written to.
+
+    Raises:
+        IllTyped: torch refuses the call, or a result does not fit its target.
+    """
+
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        # On copies: torch says whether the results fit, and no tensor's type changes.
+        args = replace_tensors(args, torch.clone)
+        return fn(*args, **{key: replace_tensors(x, torch.clone) for key, x in kwargs.items()})
+
+    for target in write.targets:
+        if not isinstance(target, Value) or isinstance(target, Scalar):
+            raise IllTyped(f"a {type(target).__name__} cannot be written to")
+    typed(builder.device, builder.symbols, tried, args, kwargs)
+    ours = write.fn in _BY_NAME.values()
+    run = write.fn if ours else partial(_called, builder, write.fn)
+    found = run(*write.args, **write.kwargs)
+    results = found if isinstance(found, (tuple, list)) else [found]
+    for target, result in zip(write.targets, results):
+        if result.meta.shape != target.meta.shape:
+            sizes = f"{tuple(result.meta.shape)} into {tuple(target.meta.shape)}"
+            raise IllTyped(f"the result does not fit: {sizes}")
+        builder.memory.write(target, result.to(target.meta.dtype).expr)
+    if isinstance(found, Value):
+        return write.targets[0]
+    return tuple(write.targets) if type(found) is tuple else type(found)(write.targets)
+
+
+def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
+    return builder.call(fn, args, kwargs)
+
+
+def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
+    """``owner[item] = new``: into a view for numbers and slices, to given places for tensors."""
+    if isinstance(item, (Value, list)):
+        item = (item,)
+    if not isinstance(item, tuple) or not any(isinstance(part, (Value, list)) for part in item):
+        view = builder.call(operator.getitem, (owner, item), {})
+        fitted = _expanded(builder, new, tuple(view.meta.shape), view.meta.dtype)
+        builder.memory.write(view, fitted.expr)
+    elif any(_is_mask(part) for part in item):
+        _write_masked(builder, owner, item, new)
+    else:
+        _write_places(builder, owner, expanded(item, owner.meta.ndim), new)
+
+
+def is_view(value: Value, owner: Value) -> bool:
+    """Whether what is written to one tensor is written to another as well."""
+    if value.storage is None or owner.storage is None:
+        return False
+    part = value.storage.part
+    return value.storage is owner.storage or (part is not None and part.whole is owner.storage)
+
+
+def _write_masked(builder: Builder, owner: Value, item: tuple[Any, ...], new: Any) -> None:
+    [mask, *more] = item
+    single = not isinstance(new, Value) or new.meta.numel() == 1
+    if more or not single or mask.meta.dtype != torch.bool:
+        instead = "use torch.where, or a mask alone and one number"
+        raise Mutation("how many elements a mask selects depends on data", instead)
+    shape = (*mask.meta.shape, *[1] * (owner.meta.ndim - mask.meta.ndim))
+    value = new.reshape(()) if isinstance(new, Value) and new.meta.ndim else new
+    filled = builder.call(torch.masked_fill, (owner, mask.reshape(shape), value), {})
+    builder.memory.write(owner, filled.expr)
+
+
+def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) -> None:
+    """``torch.index_put`` into the view that the indexed dimensions stand first in."""
+    given = [isinstance(part, (Value, list)) for part in parts]
+    basic = tuple(slice(None) if ours else part for ours, part in zip(given, parts))
+    view = builder.call(operator.getitem, (owner, basic), {})
+    kept = [ours for ours, part in zip(given, parts) if ours or not isinstance(part, int)]
+    dims = [dim for dim, ours in enumerate(kept) if ours]
+    others = [dim for dim, ours in enumerate(kept) if not ours]
+    indices = [_index(builder, part) for ours, part in zip(given, parts) if ours]
+    front = view.permute(*dims, *others)
+    found = builder.call(operator.getitem, (front, tuple(indices)), {})
+    common = found.meta.ndim - len(others)
+    # Where the indices stood side by side, their dimensions stand where they stood.
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    at = dims[0] if adjacent else 0
+    sizes = found.meta.shape
+    rest = sizes[common:]
+    value = _expanded(builder, new, (*rest[:at], *sizes[:common], *rest[at:]), owner.meta.dtype)
+    value = value.movedim(list(range(at, at + common)), list(range(common)))
+    placed = builder.call(torch.index_put, (front, tuple(indices), value), {})
+    builder.memory.write(front, placed.expr)
+
+
+def _index(builder: Builder, part: Any) -> Value:
+    if isinstance(part, Scalar):
+        return part.tensor
+    return part if isinstance(part, Value) else builder.call(torch.tensor, (part,), {})
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
+
+
+def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+    """What is assigned, as a tensor of the shape and dtype of where it goes."""
+    if isinstance(new, Scalar):
+        new = new.tensor
+    if not isinstance(new, Value):
+        return builder.call(torch.full, (shape, new), {"dtype": dtype})  # type: ignore[no-any-return]
+    extra = new.meta.ndim - len(shape)
+    if extra > 0:  # sizes of 1 in front do not count
+        new = new.reshape(new.meta.shape[extra:])
+    return new.to(dtype).expand(shape)  # type: ignore[no-any-return]

@@ -1,0 +1,274 @@
+"""Memory that several tensors of the program share: what is written to one is read from all.
+
+Relax has no memory to write into. So a storage holds its contents as an expression: writing makes
+new contents, and a tensor that views the storage is read from them when it is used next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from tvm import te, tirx
+from tvm.ir import Expr
+
+from babytriton.ops.refusals import Mutation
+
+INJECTIVE = {"op_pattern": 2}
+"""What makes FuseOps take a function for one that reads given elements of its inputs."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tensor lie in its storage: torch's sizes, strides and offset."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, meta: torch.Tensor) -> Layout:
+        """The layout of a real or meta tensor."""
+        return cls(tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()))
+
+    @property
+    def is_injective(self) -> bool:
+        """Whether no two elements lie in one place."""
+        reach = 1
+        for dim in reversed(self._by_stride()):
+            if self.strides[dim] < reach:
+                return False
+            reach = self.strides[dim] * (self.shape[dim] - 1) + reach
+        return True
+
+    def position(self, index: Sequence[Any]) -> Any:
+        """The place of an element in the storage."""
+        terms = (i * stride for i, stride in zip(index, self.strides))
+        return sum(terms, _int64(self.offset))
+
+    def index(self, position: Any) -> tuple[list[Any], Any]:
+        """The element that lies at a place, and whether there is one.
+
+        Only for a layout that is injective: then the largest stride decides first.
+        """
+        index: list[Any] = [_int64(0)] * len(self.shape)
+        rest = position - self.offset
+        inside: list[Any] = []
+        for dim in self._by_stride():
+            index[dim] = tirx.floordiv(rest, _int64(self.strides[dim]))
+            inside += [index[dim] >= 0, index[dim] < self.shape[dim]]
+            rest = rest - index[dim] * self.strides[dim]
+        return index, tirx.all(tirx.EQ(rest, _int64(0)), *inside)
+
+    def _by_stride(self) -> list[int]:
+        """The dimensions that have more than one element, the largest stride first."""
+        dims = [dim for dim, size in enumerate(self.shape) if size != 1]
+        return sorted(dims, key=lambda dim: -self.strides[dim])
+
+
+class Storage:
+    """The contents of one piece of memory.
+
+    Attributes:
+        expr: the contents, as the tensor that the memory was made for.
+        meta: that tensor's type and layout; it keeps torch's own storage alive, by whose identity
+            the memory is known.
+        version: another object after each write.
+        viewed_flat: whether a tensor views it that torch would have made a copy of another
+            layout for, as ``reshape`` does of a transpose.
+        frozen: whether it is open whose memory it is, so that none can write to it.
+        part: how it belongs to another storage, if it does.
+    """
+
+    def __init__(self, expr: Expr, meta: torch.Tensor) -> None:
+        self.expr = expr
+        self.meta = meta
+        self.version = object()
+        self.viewed_flat = False
+        self.frozen = False
+        self.part: Part | None = None
+
+
+class Part:
+    """A storage that is a part of another one, at a place that is known only at run time.
+
+    Args:
+        whole: the other one.
+        read: takes the part out of it again.
+        write: puts a tensor in the place of the part; ``None`` where that is not known.
+    """
+
+    def __init__(
+        self,
+        whole: Storage,
+        read: Callable[[], Expr],
+        write: Callable[[Stored], None] | None,
+    ) -> None:
+        self.whole = whole
+        self.read = read
+        self.write = write
+        self.seen = whole.version
+        """The version of the whole that the part is of."""
+
+
+class Stored(Protocol):
+    """A tensor of the program, as far as its memory is concerned."""
+
+    made: Expr
+    meta: torch.Tensor
+    storage: Storage | None
+    version: object
+
+
+class Emits(Protocol):
+    """What a memory emits with; the builder is the one implementation."""
+
+    def emit_te(
+        self,
+        name: str,
+        fn: Callable[..., te.Tensor],
+        *inputs: Expr,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Expr:
+        """Emit a tensor expression."""
+
+    def value(self, expr: Expr, meta: torch.Tensor) -> Any:
+        """A tensor of the program."""
+
+
+class Memory:
+    """The storages of a program."""
+
+    def __init__(self, builder: Emits) -> None:
+        self._builder = builder
+        self.storages: dict[int, Storage] = {}
+        """By the identity of torch's own."""
+
+    def place(self, expr: Expr, meta: torch.Tensor) -> Storage:
+        """The storage that torch puts a tensor into; a new one, if it has one of its own."""
+        key = int(meta.untyped_storage()._cdata)
+        storage = self.storages.get(key)
+        if storage is None:
+            storage = self.storages[key] = Storage(expr, meta)
+        return storage
+
+    def note_call(self, fn: Callable[..., Any], tensor: Stored) -> None:
+        """Take note of a call that gave a tensor, for what it says of its storage's layout."""
+        storage = tensor.storage
+        returned = fn is torch.Tensor.contiguous
+        if fn in _MAY_COPY and storage and (returned or storage.meta is not tensor.meta):
+            storage.viewed_flat = True
+
+    def read(self, tensor: Stored) -> Expr:
+        """A tensor as it is after its memory was written to.
+
+        Raises:
+            Mutation: it sees the memory otherwise than as elements of the tensor it was made for.
+        """
+        storage = tensor.storage
+        assert storage is not None
+        self._refresh(storage)
+        if tensor.version is storage.version:
+            return tensor.made
+        base, view = Layout.of(storage.meta), Layout.of(tensor.meta)
+        if _is_whole(tensor, storage):
+            return storage.expr
+        _require_part(tensor, storage)
+        return self._builder.emit_te("view", viewed(base, view), storage.expr, attrs=INJECTIVE)
+
+    def write(self, tensor: Stored, new: Expr) -> None:
+        """Put other numbers of the same shape and dtype into a tensor.
+
+        Raises:
+            Mutation: several of its elements lie in one place, or it sees the memory otherwise
+                than as elements of the tensor it was made for.
+        """
+        storage = tensor.storage
+        if storage is not None:
+            self._refresh(storage)
+            if storage.frozen:
+                raise Mutation("on some paths it shares its memory with another tensor", _CLONE)
+            if storage.part is not None and storage.part.write is None:
+                raise Mutation("where it lies in another tensor is known only at run time", _CLONE)
+        if storage is None or _is_whole(tensor, storage):
+            whole = new
+        else:
+            _require_part(tensor, storage)
+            base, view = Layout.of(storage.meta), Layout.of(tensor.meta)
+            if not view.is_injective:
+                raise Mutation("several of its elements lie in one place of memory", _CLONE)
+            put = overwritten(base, view)
+            whole = self._builder.emit_te("overwrite", put, storage.expr, new, attrs=INJECTIVE)
+        tensor.made = new
+        if storage is not None:
+            storage.expr = whole
+            storage.version = tensor.version = object()
+            if storage.part is not None and storage.part.write is not None:
+                storage.part.write(self._builder.value(whole, storage.meta))
+                storage.part.seen = storage.part.whole.version
+
+    def _refresh(self, storage: Storage) -> None:
+        """Take a part out of its whole again, if that was written to."""
+        part = storage.part
+        if part is None:
+            return
+        self._refresh(part.whole)
+        if part.seen is not part.whole.version:
+            storage.expr, storage.version = part.read(), object()
+            part.seen = part.whole.version
+
+
+_MAY_COPY = frozenset(
+    {torch.reshape, torch.flatten, torch.ravel, torch.unflatten, torch.Tensor.reshape}
+    | {torch.Tensor.flatten, torch.Tensor.ravel, torch.Tensor.unflatten, torch.Tensor.reshape_as}
+    | {torch.Tensor.contiguous}
+)
+"""What gives a view of a contiguous tensor, and may give a copy of another."""
+
+_CLONE = "use .clone() for a tensor of its own"
+
+
+def _is_whole(tensor: Stored, storage: Storage) -> bool:
+    same = Layout.of(tensor.meta) == Layout.of(storage.meta)
+    return same and tensor.meta.dtype == storage.meta.dtype
+
+
+def _require_part(tensor: Stored, storage: Storage) -> None:
+    """Refuse a tensor whose elements are not those of the tensor the memory was made for."""
+    whole = storage.meta.numel() * storage.meta.element_size()
+    covered = storage.meta.untyped_storage().nbytes() == whole
+    one_type = tensor.meta.dtype == storage.meta.dtype
+    if not (covered and one_type and Layout.of(storage.meta).is_injective):
+        raise Mutation("it sees its memory as another dtype, or with gaps", _CLONE)
+
+
+def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
+    """The tensor expression of a view, in terms of the tensor the memory was made for."""
+
+    def fn(contents: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            return contents(*base.index(view.position(index))[0])
+
+        return te.compute(tuple(map(_int64, view.shape)), element, name="view")
+
+    return fn
+
+
+def overwritten(base: Layout, view: Layout) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
+    """The tensor expression of the whole memory after a view of it got new elements."""
+
+    def fn(contents: te.Tensor, new: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            own, inside = view.index(base.position(index))
+            # if_then_else, as elsewhere there is no new element to read.
+            return tirx.if_then_else(inside, new(*own), contents(*index))
+
+        return te.compute(tuple(map(_int64, base.shape)), element, name="overwrite")
+
+    return fn
+
+
+def _int64(value: int) -> tirx.IntImm:
+    return tirx.IntImm("int64", value)

@@ -1,0 +1,17 @@
+"""A list that grows in a loop of many steps."""
+
+import torch
+
+import babytriton as bt
+
+
+@bt.jit
+def f(x):
+    found = []
+    for i in range(1000):
+        found.append(x * i)
+    return found
+
+
+def run():
+    f(torch.ones(3))

@@ -1,0 +1,538 @@
+"""Branches and loops on constants, on tensors and on numbers of the run time, against Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import babytriton as bt
+
+X = torch.tensor([0.5, 2.0, 1.0])
+
+
+def cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def check(fn: Callable[..., Any], *calls: tuple[Any, ...]) -> bt.JitFunction:
+    """The compiled function gives what the plain one gives, for each of some calls."""
+    compiled = bt.jit("cpu")(fn)
+    for arguments in calls:
+        ours, theirs = [cloned(x) for x in arguments], [cloned(x) for x in arguments]
+        found, expected = compiled(*ours), fn(*theirs)
+        assert type(found) is type(expected)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    return compiled
+
+
+SIGNS = ((X,), (-X,), (X * 10,), (-X * 10,), (X * 0,))
+
+# ------------------------------------------------------------ branches
+
+
+def test_if_on_a_tensor() -> None:
+    def f(x):
+        if x.sum() > 0:
+            y = x * 2
+            z = y + 1
+        else:
+            z = -x
+        return z
+
+    check(f, *SIGNS)
+
+
+def test_branches_fuse() -> None:
+    def f(x):
+        if x.sum() > 0:
+            y = torch.exp(x) * 2 + 1
+        else:
+            y = torch.sin(x) - x * 3
+        return y
+
+    compiled = bt.jit("cpu")(f).lower(X).compile()
+    # One kernel for the sum, one for its comparison, and one for each branch.
+    assert len(compiled.kernels) == 4
+
+
+def test_elif_chains_and_nesting() -> None:
+    def f(x):
+        y = x + 1
+        if x.sum() > 20:
+            if x[0] > 4:
+                y = y * 3
+            else:
+                y = y * 5
+        elif x.sum() > 0:
+            y = y - 7
+        elif x.sum() < -20:
+            if x.max() > -3:
+                y = y * y
+        return y + x
+
+    check(f, *SIGNS)
+
+
+def test_early_returns() -> None:
+    def f(x):
+        y = x + 1
+        if x.sum() > 0:
+            if x[0] > 1:
+                return y
+            y = y * 3
+        elif x.sum() < -20:
+            y = y + 1
+            return y * 2
+        s = 1.5 if x.max() > 1 else 2.5
+        return y * s
+
+    check(f, *SIGNS)
+
+
+def test_a_branch_without_a_value_gives_none() -> None:
+    def f(x):
+        if x.sum() > 1000:
+            x.mul_(2)
+            return
+        x.add_(1)
+
+    check(f, (X,), (X * 1000,))
+
+
+def test_constants_are_folded() -> None:
+    def f(x, flag: bool):
+        if flag:
+            return x * 2
+        return x.no_such_method()
+
+    compiled = bt.jit("cpu")(f)
+    torch.testing.assert_close(compiled(X, True), X * 2)
+    assert "if" not in compiled.lower(X, True).as_text().replace("ir_module", "").split()
+    with pytest.raises(bt.CompileError, match="no_such_method"):
+        compiled(X, False)
+
+
+def test_numbers_of_the_run_time() -> None:
+    def f(x):
+        n, s = 0, 1.0
+        if x.sum() > 0:
+            n, s = 3, 2.5
+        return n, s, x * s + n, n + 1, s > 2, n // 2, -n, max(n, 1), min(s, 2.0)
+
+    check(f, *SIGNS)
+
+
+def test_int_float_and_item() -> None:
+    def f(x):
+        n = int(x.abs().sum())
+        s = float(x.max())
+        m = x.sum().item()
+        return x * n + s, n, s, m, bool(x[0] > 0)
+
+    check(f, *SIGNS)
+
+
+def test_conditional_expressions() -> None:
+    def f(x):
+        y = x * 2 if x.sum() > 0 else (x * 3 if x[0] < -1 else -x)
+        return y + (1.0 if x.max() > 1 else 0.0)
+
+    check(f, *SIGNS)
+
+
+def test_and_or_not() -> None:
+    def f(x):
+        y = x
+        if x.sum() > 0 and not x.max() > 5:
+            y = y + 1
+        if x.sum() < -20 or 0 <= x[0] < 0.4:
+            y = y * 2
+        if not (x.min() < 0 or x.sum()):
+            y = y - 3
+        return y, x.sum() > 0 and x.max() > 1, not x.sum() > 0
+
+    compiled = bt.jit("cpu")(f)
+    for (x,) in SIGNS:
+        y, both, neither = f(x)
+        found = compiled(x)
+        torch.testing.assert_close(found[0], y)
+        assert (bool(found[1]), bool(found[2])) == (bool(both), neither)
+
+
+def test_and_or_on_constants_stop_as_python() -> None:
+    def f(x, n: int):
+        return x * (n or 5), (n and x.shape) or 7
+
+    check(f, (X, 0), (X, 2))
+
+
+def test_a_tensor_of_one_element_is_a_condition() -> None:
+    def f(x):
+        return x * 2 if x[:1] else x
+
+    check(f, (X,), (X * 0,))
+
+
+def test_names_that_only_one_branch_needs() -> None:
+    def f(x):
+        if x.sum() > 0:
+            temporary = x.sum()
+            y = x * temporary
+        else:
+            temporary = "longer"
+            y = x * len(temporary)
+        return y
+
+    check(f, *SIGNS)
+
+
+def test_containers_changed_in_branches() -> None:
+    def f(x):
+        parts = [x, x + 1]
+        named = {"a": x}
+        if x.sum() > 0:
+            parts[1] = parts[1] * 2
+            named["a"] = x * 5
+        else:
+            parts.reverse()
+        return parts, named
+
+    check(f, *SIGNS)
+
+
+def test_helpers_return_from_branches() -> None:
+    def helper(v):
+        if v.mean() > 0:
+            return v, 1.0
+        return -v, 2.0
+
+    def f(x):
+        a, b = helper(x)
+        c = helper(-x)
+        return a * b, c, b > 1.5
+
+    check(f, *SIGNS)
+
+
+def test_float_arguments_decide_at_run_time() -> None:
+    def f(x, t):
+        if t > 0.5:
+            return x + t
+        return x - t
+
+    compiled = check(f, (X, 0.3), (X, 0.7), (X, 0.5))
+    assert sum(map(len, compiled._specializations.values())) == 1
+
+
+def test_float_arguments_become_constants_where_branches_differ() -> None:
+    def f(x, p):
+        if p > 0:
+            return x.sum()
+        return x
+
+    check(f, (X, 0.3), (X, -0.7), (X, 0.4))
+
+
+def test_writes_in_branches() -> None:
+    def f(x, y):
+        local = x * 1
+        view = local[0]
+        if x.sum() > 0:
+            local += 1
+            y[0] = 7
+        else:
+            view.mul_(3)
+        return local, view
+
+    check(f, *((x, x + 1) for (x,) in SIGNS))
+
+
+# ------------------------------------------------------------ loops
+
+
+def test_short_loops_are_written_out() -> None:
+    def f(x):
+        y = x
+        for i in range(5):
+            y = y * 0.5 + i
+        return y, i
+
+    compiled = check(f, *SIGNS)
+    assert "steps" not in compiled.lower(X).as_text()
+
+
+def test_long_loops_run() -> None:
+    def f(x):
+        y = x
+        for i in range(100):
+            y = y * 0.9 + i
+        return y, i
+
+    compiled = check(f, *SIGNS)
+    assert "steps" in compiled.lower(X).as_text()
+
+
+def test_many_steps() -> None:
+    @bt.jit("cpu")
+    def f(x):
+        for _ in range(1_000_000):
+            x = x * 0.5 + 1
+        return x
+
+    torch.testing.assert_close(f(X), torch.full((3,), 2.0))
+
+
+def test_ranges() -> None:
+    def f(x, n: int):
+        for i in range(3, n, 2):
+            x = x + i
+        for j in range(n, -n, -3):
+            x = x - j
+        return x
+
+    check(f, (X, 4), (X, 3), (X, 200))
+
+
+def test_a_range_that_a_tensor_bounds() -> None:
+    def f(x):
+        n = int(x.abs().sum())
+        for i in range(n):
+            x = x + i
+        for j in range(1, n + 2, 3):
+            x = x - j
+        return x, n
+
+    check(f, *SIGNS)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_rows_of_a_tensor(rows: int) -> None:
+    def f(x, w):
+        total = 0
+        for row in x:
+            total = total + row * 2
+        for i, (row, weight) in enumerate(zip(x, w), 1):
+            if row.sum() > 0:
+                continue
+            total = total - i * weight
+        for row in reversed(x):
+            total = total * 0.5 + row
+        return total
+
+    check(f, (torch.randn(rows, 3), torch.randn(rows)))
+
+
+def test_tuples_and_lists() -> None:
+    def f(x):
+        for scale, name in ((1, "a"), (2, "b")):
+            x = x * scale + len(name)
+        for operation in [torch.exp, torch.neg]:
+            x = operation(x)
+        return x
+
+    check(f, (X,))
+
+
+def test_break_continue_and_else() -> None:
+    def f(x):
+        total, best = torch.zeros(()), -1
+        for i in range(200):
+            v = x.sum() * 0.01 * i
+            if v > 3:
+                best = i
+                break
+            if v < -3:
+                continue
+            total += v
+        else:
+            best = -5
+        return total, best
+
+    check(f, *SIGNS)
+
+
+def test_break_in_a_short_loop() -> None:
+    def f(x):
+        for i in range(6):
+            x = x * 2
+            if x.sum() > 30:
+                break
+        else:
+            x = x - 100
+        return x, i
+
+    check(f, *SIGNS)
+
+
+def test_return_from_a_loop() -> None:
+    def f(x):
+        for i in range(1000):
+            y = x + i
+            if y.sum() > 50:
+                return y * 2, i
+        return x * 0.0, -1
+
+    check(f, *SIGNS, (X - 1000,))
+
+
+def test_return_from_a_short_loop() -> None:
+    def f(x):
+        for i in range(4):
+            if x.sum() > 10:
+                return x + i
+            x = x + 1
+        return x
+
+    check(f, *SIGNS)
+
+
+def test_while() -> None:
+    def f(x):
+        n = 0
+        while x.abs().sum() > 1:
+            x = x * 0.5
+            n += 1
+        return x, n
+
+    check(f, *SIGNS, (X * 1e6,))
+
+
+def test_while_on_constants() -> None:
+    def f(x):
+        i = 0
+        while i < 100:
+            i += 1
+            if i % 2 == 0:
+                continue
+            x = x + i
+            if x.sum() > 200:
+                break
+        j = 3
+        while j:
+            x, j = x * 2, j - 1
+        return x, i
+
+    check(f, *SIGNS)
+
+
+def test_while_true() -> None:
+    def f(x):
+        k = 0
+        while True:
+            x = x * 0.5
+            k = k + 1
+            if x.abs().max() < 1:
+                break
+        return x, k
+
+    check(f, *SIGNS)
+
+
+def test_while_with_else_and_return() -> None:
+    def f(x):
+        while x.sum() < 20:
+            x = x.abs() * 2 + 0.1
+            if x.max() > 9:
+                return x
+        else:
+            x = -x
+        return x + 1
+
+    check(f, *SIGNS)
+
+
+def test_nested_loops() -> None:
+    def f(x):
+        for a in range(40):
+            for b in range(50):
+                x = x * 0.999 + a - b * 0.5
+            while x.sum() > 3:
+                x = x * 0.7
+        return x
+
+    check(f, *SIGNS)
+
+
+def test_loops_carry_tuples_and_containers() -> None:
+    def f(x):
+        state, history = (x, torch.ones(3)), [x, x]
+        for _ in range(60):
+            h, c = state
+            state = (torch.tanh(h + c), c * 0.9)
+            history[0] = h
+        return state, history
+
+    check(f, *SIGNS)
+
+
+def test_loops_write() -> None:
+    def f(x):
+        out = torch.zeros(50, 3)
+        for i in range(50):
+            out[i] = x * i
+        x += 1
+        for _ in range(40):
+            x.mul_(1.01)
+        return out
+
+    check(f, *SIGNS)
+
+
+def test_comprehensions() -> None:
+    def f(x):
+        parts = [x * k for k in range(4) if k != 2]
+        named = {k: v.sum() for k, v in zip("ab", parts)}
+        pairs = [a + b for a in parts for b in parts[:2]]
+        return parts, named, pairs, sum(v * 2 for v in parts), [row * 2 for row in x]
+
+    check(f, (X,))
+
+
+def test_an_accumulator_that_begins_as_a_number() -> None:
+    def f(x):
+        total = 0
+        for i in range(100):
+            total = total + x * i
+        return total
+
+    check(f, (X,))
+
+
+def test_loops_leave_names_behind() -> None:
+    def f(x):
+        for i in range(100):
+            last = x * i
+            squared = last * last
+        return last + squared + i
+
+    check(f, (X,))
+
+
+def test_loops_in_helpers() -> None:
+    def power(v, n):
+        result = v
+        for _ in range(n - 1):
+            result = result * v
+        return result
+
+    def f(x):
+        return power(x, 3) + power(x * 0.1, 50)
+
+    check(f, (X,))
+
+
+def test_newton() -> None:
+    def f(a):
+        x = a
+        for _ in range(100):
+            following = 0.5 * (x + a / x)
+            if (following - x).abs().max() < 1e-7:
+                return following
+            x = following
+        return x
+
+    check(f, (X + 1,))

@@ -1,0 +1,183 @@
+"""Writing to tensors: local ones, views, and the caller's own, against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import babytriton as bt
+from tests.unit.test_control_flow import check
+
+X = torch.randn(4, 6)
+
+
+def test_items_and_slices() -> None:
+    def f(x):
+        y = x * 2
+        y[1] = 5
+        y[:, 2] = x[:, 0]
+        y[0, 1:3] = torch.tensor([1.0, 2.0])
+        y[..., -1] *= 3
+        y[::2, ::3] += x[::2, ::3]
+        y[2:, None, 0] = 1.5
+        return y
+
+    check(f, (X,))
+
+
+def test_views_see_what_is_written() -> None:
+    def f(x):
+        y = x * 2
+        row, transposed, flat = y[0], y.T, y.reshape(-1)
+        row += 1
+        transposed[1] = -1
+        flat[::5] = 9
+        left, right = y.chunk(2, 1)
+        left.add_(1)
+        right.zero_()
+        return y, row, transposed, flat, left, right
+
+    check(f, (X,))
+
+
+def test_indices_and_masks() -> None:
+    def f(x):
+        y = x.clone()
+        where = torch.tensor([0, 2])
+        y[where] = 7
+        y[:, where] += 1
+        y[1, torch.tensor([[0], [1]])] = torch.tensor([[9.0], [8.0]])
+        y[where, 1:3] = x[where, 1:3] * 2
+        y[y > 8] = 0
+        y[torch.tensor(3), torch.tensor(-1)] = 4
+        return y
+
+    check(f, (X,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, torch.bool])
+def test_dtypes(dtype: torch.dtype) -> None:
+    def f(x, y):
+        z = x.clone()
+        z[0] = 1
+        z[1:] = y[1:]
+        z[:, 0] = 2.5
+        return z
+
+    check(f, (X.to(dtype), X * 3))
+
+
+def test_methods_in_place() -> None:
+    def f(x):
+        y = x * 1
+        y.add_(1).mul_(2).clamp_(-3, 3)
+        y.masked_fill_(y > 2, 0.5)
+        y[0].fill_(3)
+        y[1].copy_(x[2])
+        z = y.relu_()
+        F.relu(y, inplace=True)
+        y.index_add_(0, torch.tensor([1, 1]), x[:2])
+        y.scatter_(1, torch.zeros(4, 1, dtype=torch.int64), -1.0)
+        return y, z is y
+
+    check(f, (X,))
+
+
+def test_out() -> None:
+    def f(x, out):
+        torch.add(x, 1, out=out)
+        values, places = torch.empty(4), torch.empty(4, dtype=torch.int64)
+        torch.max(x, 1, out=(values, places))
+        result = torch.exp(x, out=out[0].new_empty(4, 6))
+        return values, places, result
+
+    check(f, (X, X * 0))
+
+
+def test_arguments_are_written_to() -> None:
+    def f(x, y):
+        x += 1
+        y[0] = x[0]
+        x[:, 1].mul_(y[0, 0])
+        return x.sum()
+
+    check(f, (X, X * 2))
+    check(f, (torch.randn(6, 4).T, X * 2))
+    check(f, (torch.randn(4, 12)[:, ::2], torch.randn(25)[1:].view(4, 6)))
+
+
+def test_a_written_argument_is_returned_itself() -> None:
+    compiled = bt.jit("cpu")(lambda x: x.add_(1))
+    x = X.clone()
+    assert compiled(x) is x
+    torch.testing.assert_close(x, X + 1)
+
+
+def test_every_way_out_writes() -> None:
+    def f(x, y):
+        x[0] = 1
+        if y.sum() > 0:
+            x.mul_(2)
+            return x.sum()
+        x[1] = 3
+        for i in range(100):
+            x.add_(0.1)
+            if i > y.max() + 50:
+                return x[0].sum()
+        return x[1].sum()
+
+    for scale in (1, -1, -100, -1e4):
+        check(f, (X, X.abs() * scale))
+
+
+def test_captured_tensors_are_written_to() -> None:
+    state = torch.zeros(6)
+    compiled = bt.jit("cpu")(lambda x: state.mul_(0.5).add_(x.sum(0)))
+    compiled(X)
+    torch.testing.assert_close(state, X.sum(0))
+    compiled(X)
+    torch.testing.assert_close(state, X.sum(0) * 1.5)
+
+
+def test_scalars_of_the_run_time_as_places() -> None:
+    def f(x):
+        best = int(x.sum(1).argmax())
+        x[best] = 0
+        x[best, int(x.sum(0).argmin())] += 5
+        return best
+
+    check(f, (X,), (-X,))
+
+
+@pytest.mark.parametrize("module", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, momentum=None)])
+def test_batch_norm_updates_its_statistics(module: nn.Module) -> None:
+    import copy
+
+    ours = copy.deepcopy(module)
+    compiled = bt.jit("cpu")(ours)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(9, 6)
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(module.named_buffers()))
+
+
+def test_instance_norm_updates_its_statistics() -> None:
+    def f(x, mean, variance):
+        return F.instance_norm(x, mean, variance, momentum=0.3)
+
+    check(f, (torch.randn(4, 3, 5), torch.zeros(3), torch.ones(3)))
+
+
+def test_augmented_assignment_of_numbers_and_lists() -> None:
+    def f(x):
+        n, items, pair = 2, [x], (x, 1)
+        n += 3
+        items += [x * 2]
+        items[0] += 1
+        pair += (n,)
+        return n, items, pair
+
+    check(f, (X,))
