@@ -22,7 +22,7 @@ class Config:
     """
 
     interpret: bool
-    log: tuple[str, ...]
+    log: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls) -> Config:

@@ -91,6 +91,10 @@ class TensorType:
         """The type of a real or meta tensor."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
+    def __hash__(self) -> int:
+        # torch's symbolic sizes compare, and have no hash.
+        return hash((len(self.shape), self.dtype))
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape, where its sizes are constants; torch's symbolic ones become so."""

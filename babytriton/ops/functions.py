@@ -38,7 +38,7 @@ def from_te(
 
 def _parameter(expr: relax.Expr) -> Any:
     if isinstance(expr.ty, relax.TensorType):
-        return te_tensor(expr, {}, expr.name)
+        return te_tensor(expr, {}, expr.name if isinstance(expr, ir.Var) else "constant")
     return tirx.Var(expr.name, expr.ty.dtype)
 
 

@@ -297,6 +297,25 @@ def test_sizes_are_returned_as_numbers() -> None:
     assert len(f.specializations()) == 1
 
 
+def test_branches_loops_and_writes() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[0] += 1
+        y[:, 1:] = x.shape[0]
+        if y.sum() > 0:
+            y = y - 1
+        for _ in range(3):
+            y = y * 0.5 + x.shape[1]
+        while y.abs().sum() > 1:
+            y = y * 0.5
+        return y
+
+    f = bt.jit("cpu", dynamic=True)(fn)
+    for size in ((13, 5), (15, 7), (33, 65)):
+        torch.testing.assert_close(f(drawn(*size)), fn(drawn(*size)))
+    assert len(f.specializations()) == 1
+
+
 def test_torch_runs_what_does_not_build() -> None:
     def fn(x: torch.Tensor) -> Any:
         values, places = torch.sort(x, dim=-1)
