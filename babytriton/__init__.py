@@ -11,6 +11,7 @@ import tvm as _tvm  # noqa: E402, F401
 _sys.excepthook = _excepthook
 
 from babytriton.config import CONFIG as _CONFIG  # noqa: E402
+from babytriton.device import device  # noqa: E402
 from babytriton.diagnostics import CompileError  # noqa: E402
 from babytriton.frontend.grid import grid  # noqa: E402
 from babytriton.jit import JitFunction, jit, register  # noqa: E402
@@ -42,6 +43,7 @@ __all__ = [
     "Target",
     "Tensor",
     "__version__",
+    "device",
     "grid",
     "jit",
     "kernel",

@@ -84,7 +84,7 @@ class ArgumentRequiresGrad(CallDiagnostic):
     code = "BT106"
     title = "`{name}` requires grad"
     label = "the compiled function has no gradient, the result would be cut off from it"
-    hint = "pass {name}.detach(), or call under torch.no_grad()"
+    hint = "use {name}.detach(), or call under torch.no_grad()"
     exception = ValueError
     name: str
 
@@ -182,6 +182,21 @@ class BadRegistration(CallDiagnostic):
     label = "{why}"
     name: str
     why: str
+
+
+# ---------------------------------------------------------------- while running
+
+
+@dataclass(frozen=True)
+class AssertionFailed(Diagnostic):
+    code = "BT130"
+    title = "an assertion does not hold"
+    label = "{why}"
+    why: str
+
+    def error(self) -> AssertionError:
+        """The exception to raise."""
+        return AssertionError(self.render())
 
 
 # ---------------------------------------------------------------- devices and tools

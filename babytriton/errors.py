@@ -19,7 +19,9 @@ class UnsupportedSyntax(Diagnostic):
     code = "BT001"
     title = "unsupported syntax"
     label = "`{node}` is not in the language"
+    hint = "{instead}"
     node: str
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class PythonError(Diagnostic):
 class UnsupportedDtype(Diagnostic):
     code = "BT010"
     title = "unsupported dtype"
-    label = "this gives a tensor of {dtype}"
+    label = "this is a tensor of {dtype}"
     hint = "kernels hold float64, float32, float16, bfloat16, int64 to int8, uint8 and bool"
     dtype: str
 
@@ -128,8 +130,9 @@ class CannotUnpack(Diagnostic):
 @dataclass(frozen=True)
 class TooDeep(Diagnostic):
     code = "BT014"
-    title = "`{function}` calls itself without end"
-    label = "more than {depth} functions are inlined into each other here"
+    title = "calls nest too deep"
+    label = "`{function}` is call {depth} inside the others"
+    hint = "calls are inlined while compiling: call fewer functions from each other"
     function: str
     depth: int
 
@@ -167,10 +170,60 @@ class CapturedContainer(Diagnostic):
 class OtherDevice(Diagnostic):
     code = "BT018"
     title = "a tensor on another device"
-    label = "`{wanted}` is asked for, the function runs on `{given}`"
-    hint = "leave device= out, or pass x.device"
+    label = "there are no kernels for `{wanted}`"
+    hint = "leave it out, or name the CPU or a CUDA device"
     wanted: str
-    given: str
+
+
+@dataclass(frozen=True)
+class MixedDevices(Diagnostic):
+    code = "BT063"
+    title = "`{op}` of tensors on several devices"
+    label = "they are on {devices}"
+    hint = "move one with .to(), or say where it runs: with bt.device(...):"
+    op: str
+    devices: str
+
+
+@dataclass(frozen=True)
+class DevicesInControlFlow(Diagnostic):
+    code = "BT064"
+    title = "another device beside branches and loops of the run time"
+    label = "this goes to another device"
+    hint = "put the branch or loop, or the part for the other device, in a function of its own"
+
+
+@dataclass(frozen=True)
+class Recursion(Diagnostic):
+    code = "BT060"
+    title = "recursion without an end"
+    label = "{cycle}, {depth} calls deep"
+    hint = (
+        "recursion is unrolled while compiling: let constants end it within {depth} calls, or loop"
+    )
+    cycle: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class UnsupportedContext(Diagnostic):
+    code = "BT061"
+    title = "unsupported `with` block"
+    label = "`{manager}` has no meaning in a compiled function"
+    hint = "{instead}"
+    manager: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class OutsideEffect(Diagnostic):
+    code = "BT062"
+    title = "`{function}` cannot be compiled"
+    label = "{why}"
+    hint = "{instead}"
+    function: str
+    why: str
+    instead: str
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 
 from babytriton import errors
 from babytriton.config import CONFIG
+from babytriton.frontend.callee import behind, function_of, name_of
 from babytriton.frontend.dimensions import Dimensions, Seen
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
 from babytriton.frontend.source import Source
@@ -27,7 +28,7 @@ from babytriton.stages import SOURCE_KINDS, Compiled, Lowered
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
 
-Function = types.FunctionType | types.MethodType
+Function = Callable[..., Any]
 
 REGISTRY = Registry(TABLE, COMPILE_LOCK)
 """The operator table of this process."""
@@ -58,14 +59,16 @@ class JitFunction:
         self._parameters = Parameters(fn)
         unknown = self._static_argnames - set(self._parameters.names)
         if unknown:
-            raise ValueError(f"static_argnames: {fn.__name__} has no parameter {min(unknown)!r}")
+            raise ValueError(f"static_argnames: {name_of(fn)} has no parameter {min(unknown)!r}")
         self._registry = Registry(REGISTRY, COMPILE_LOCK)
         self._specializations = Specializations()
         self._seen = Seen()
         self._static = self._static_argnames
         self._classes: dict[type, dict[str, Any]] = {}
         Source.remember(fn)
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, function_of(fn))
+        self.__name__ = name_of(fn)
+        self.__qualname__ = getattr(fn, "__qualname__", self.__name__)
 
     @property
     def __babytriton_function__(self) -> Function:
@@ -92,7 +95,7 @@ class JitFunction:
         if CONFIG.interpret:
             return self.fn(*args, **kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            raise errors.Autocast(None, self.fn.__name__).error()
+            raise errors.Autocast(None, self.__name__).error()
         values = self._unboxed(self._parameters.bind(args, kwargs))
         compiled = self._find(values) or self._make(values)
         return compiled.run(leaves_of(values, self._static, self._parameters.names))
@@ -127,7 +130,7 @@ class JitFunction:
             found = self._find(values) or self._make(values)
             return found.source(kind)
         if self._specializations.newest is None:
-            raise errors.NothingCompiled(None, self.fn.__name__).error()
+            raise errors.NothingCompiled(None, self.__name__).error()
         return self._specializations.newest.source(kind)
 
     def specializations(self) -> tuple[Specialization, ...]:
@@ -136,7 +139,7 @@ class JitFunction:
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         """As a method: a function compiled for the object it is called on."""
-        if owner is None:
+        if owner is None or not isinstance(self.fn, types.FunctionType):
             return self
         if isinstance(owner, type):  # a classmethod
             attributes = self._classes.setdefault(owner, {})
@@ -146,7 +149,7 @@ class JitFunction:
         else:
             kept = f"{type(owner).__qualname__} has __slots__ and no __dict__ to keep it in"
             raise TypeError(f"a compiled method needs a place on its object: {kept}")
-        name = f"_babytriton_{self.fn.__name__}"
+        name = f"_babytriton_{self.__name__}"
         bound = attributes.get(name)
         # A copy of an object has the attributes of the first, this one among them.
         if bound is None or bound.fn.__self__ is not owner:
@@ -164,13 +167,17 @@ class JitFunction:
         return copied
 
     def __reduce__(self) -> Any:
-        """Pickled by name, as functions are."""
+        """Pickled by name, as functions are; of an object, with the object."""
+        if isinstance(self.fn, types.FunctionType):
+            return self.__qualname__
         if isinstance(self.fn, types.MethodType):
-            return getattr, (self.fn.__self__, self.fn.__name__)
-        return self.fn.__qualname__
+            owner = self.fn.__self__
+            if isinstance(getattr(type(owner), self.__name__, None), JitFunction):
+                return getattr, (owner, self.__name__)
+        return JitFunction, (self.fn, self.target, tuple(self._static_argnames))
 
     def __repr__(self) -> str:
-        return f"<jit {self.fn.__qualname__} for {self.target or 'the device of its arguments'}>"
+        return f"<jit {self.__qualname__} for {self.target or 'the device of its arguments'}>"
 
     def _find(self, values: Sequence[Any]) -> Compiled | None:
         leaves = leaves_of(values, self._static, self._parameters.names)
@@ -226,7 +233,7 @@ class JitFunction:
 
     @functools.cached_property
     def _annotations(self) -> dict[str, Tensor]:
-        return annotated_tensors(self.fn)
+        return annotated_tensors(function_of(self.fn))
 
     def _annotated(self) -> list[Tensor]:
         """The annotations of the parameters that have one, in order."""
@@ -280,14 +287,9 @@ def jit(
 
 
 def _as_function(fn: Any) -> Function:
-    if isinstance(fn, JitFunction):
-        return fn.fn
-    if isinstance(fn, torch.nn.Module):
-        fn = fn.forward
-    if not isinstance(fn, (types.FunctionType, types.MethodType)):
-        given = f"{type(fn).__name__}"
-        raise TypeError(f"jit compiles Python functions, not a {given}: it has no source to read")
-    return fn
+    fn = behind(fn)
+    function_of(fn)  # it refuses what runs no Python function
+    return fn  # type: ignore[no-any-return]
 
 
 def target_of(signature: Signature) -> Target:

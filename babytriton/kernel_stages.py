@@ -195,7 +195,7 @@ class CompiledKernel:
             ValueError: a tensor that is written shares memory with another.
         """
         lowered = self.scheduled.lowered
-        require_device(lowered.name, lowered.target.kind)
+        require_device(lowered.name, [torch.device(lowered.target.device_type)])
         found, device = lowered.lowering, self._device
         arguments = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in found.inputs]
         own = [torch.empty(t.sizes, dtype=t.dtype, device=device) for t in found.workspaces]

@@ -14,6 +14,8 @@ from babytriton.frontend.signature import Signature, sizeless
 from babytriton.stages import Compiled
 
 RECOMPILES = logging.getLogger("babytriton.recompiles")
+# Heard where it is asked for, and not with all else that a program logs.
+RECOMPILES.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tvm.tirx import PrimFunc
 from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
+from babytriton.frontend.callee import name_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.program import Computed, Hidden, Input, reader
@@ -61,7 +61,7 @@ class Lowered:
     @classmethod
     def of(
         cls,
-        fn: types.FunctionType | types.MethodType,
+        fn: Callable[..., Any],
         parameters: Parameters,
         signature: Signature,
         target: Target,
@@ -78,8 +78,8 @@ class Lowered:
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
             device = device_of(signature, target)
-            found = lowering.lower(fn, signature, device, dimensions, table)
-        return cls(fn.__name__, parameters, signature, target, found, node)
+            found = lowering.lower(fn, signature, device, dimensions, target, table)
+        return cls(name_of(fn), parameters, signature, target, found, node)
 
     @property
     def mod(self) -> IRModule:
@@ -224,7 +224,7 @@ class Compiled:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run on the tensors and floats of a call that is known to fit the signature."""
-        require_device(self.scheduled.lowered.name, self.scheduled.lowered.target.kind)
+        require_device(self.scheduled.lowered.name, self.scheduled.lowered.lowering.devices)
         return self._runner(leaves)
 
     def source(self, kind: str | None = None) -> str:
@@ -241,9 +241,11 @@ class Compiled:
         """
         target = self.executable.target
         kind = kind or ("cuda" if target.kind == "cuda" else "llvm")
-        if kind not in KINDS[target.kind]:
-            known = ", ".join(KINDS[target.kind])
-            raise errors.UnknownSource(None, kind, target.kind, known).error()
+        # Those for the GPU hold those for the CPU.
+        types = {device.type for device in self.scheduled.lowered.lowering.devices}
+        known = KINDS["cuda" if "cuda" in types else "cpu"]
+        if kind not in known:
+            raise errors.UnknownSource(None, kind, target.kind, ", ".join(known)).error()
         makers: dict[str, Callable[[], str]] = {
             "ast": self.scheduled.lowered.ast,
             "python": self.scheduled.lowered.python,
@@ -252,8 +254,8 @@ class Compiled:
             "cuda": self.executable.cuda,
             "llvm": self.executable.llvm,
             "asm": self.executable.asm,
-            "ptx": lambda: cuda.ptx(self.executable.cuda(), target.arch or ""),
-            "sass": lambda: cuda.sass(self.executable.cuda(), target.arch or ""),
+            "ptx": lambda: cuda.ptx(self.executable.cuda(), _cuda_arch(target)),
+            "sass": lambda: cuda.sass(self.executable.cuda(), _cuda_arch(target)),
         }
         return makers[kind]()
 
@@ -267,8 +269,8 @@ class _Runner:
 
     def __init__(self, compiled: Compiled) -> None:
         lowered = compiled.scheduled.lowered
-        self._device = device_of(lowered.signature, lowered.target)
-        self._launcher = Launcher(compiled.executable, self._device)
+        self._device, *_ = devices = lowered.lowering.devices
+        self._launcher = Launcher(compiled.executable, devices)
         self._result = lowered.lowering.result
         self._writes = lowered.lowering.writes
         paths = [leaf.path for leaf in lowered.signature.leaves()]
@@ -323,6 +325,11 @@ def _input(
         return "", lambda leaves: function
     path = input.place.path if isinstance(input, Hidden) else paths[input]
     return path, reader(input)
+
+
+def _cuda_arch(target: Target) -> str:
+    """What a program's kernels for the GPU are compiled for, wherever it is called."""
+    return (target if target.kind == "cuda" else Target("cuda")).resolved().arch or ""
 
 
 def device_of(signature: Signature, target: Target) -> torch.device:

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 LAYERS = (
     {"diagnostics", "types", "config"},
     {"errors", "call_errors", "kernel_errors", "ops", "targets"},
-    {"tensor"},
+    {"tensor", "device"},
     {"frontend", "passes", "runtime"},
     {"stages"},
     {"specializations"},

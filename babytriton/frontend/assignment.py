@@ -28,6 +28,7 @@ IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {
     ast.LShift: operator.ilshift,
     ast.RShift: operator.irshift,
 }
+_SHORTER = "build the shorter one: torch.cat((x[:i], x[i + 1:]))"
 
 
 class Assignments(Visitor):
@@ -76,11 +77,22 @@ class Assignments(Visitor):
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                self._delete_item(target)
+                continue
             if not isinstance(target, ast.Name):
-                self.generic_visit(node)
+                self.fail(errors.UnsupportedSyntax(self.span(target), "del of an attribute"))
             if target.id not in self.scope.names:
                 self.fail(errors.UndefinedName(self.span(target), target.id))
             self.scope.unbind(target.id)
+
+    def _delete_item(self, target: ast.Subscript) -> None:
+        """``del items[i]``, for lists and dicts made inside the function."""
+        owner, key = self.visit(target.value), self.visit(target.slice)
+        self._refuse_captured(target, owner)
+        if not isinstance(owner, (list, dict)):
+            self.fail(errors.UnsupportedSyntax(self.span(target), "del of an item", _SHORTER))
+        self.python(target, operator.delitem, owner, key)
 
     def bind(self, target: ast.expr, value: Any) -> None:
         """Assign a value to a target: a name, or a tuple or list of targets."""

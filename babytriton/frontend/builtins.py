@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from babytriton.frontend import iteration
+from babytriton.frontend import effects, iteration
 from babytriton.ops import scalars
 from babytriton.ops.value import Scalar, Value, values_in
 
@@ -73,6 +73,7 @@ def _tensor(truth: Any) -> Value:
 
 
 ON_VALUES: dict[Any, Callable[..., Any]] = {
+    **{fn: effects.text_of(fn) for fn in (str, repr, ascii, format)},
     abs: operator.abs,
     isinstance: _isinstance,
     len: _len,

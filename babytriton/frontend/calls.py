@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import dataclasses
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,13 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import beyond, builtins
+from babytriton.frontend import beyond, builtins, effects, modules, outside
+from babytriton.frontend.callee import seen_through, signature_of
 from babytriton.frontend.captures import Place
 from babytriton.frontend.kernel import calling
-from babytriton.frontend.program import MAX_DEPTH
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
-from babytriton.ops.value import REFUSALS, Method, Value, values_in
+from babytriton.ops.value import REFUSALS, Method, Text, Value, values_in
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
@@ -39,8 +41,13 @@ class LocalFunction:
     defaults: Sequence[Any]
     keyword_defaults: Sequence[Any]
 
+    wraps: str | None = None
+    """The name it has taken over by ``functools.wraps``."""
+
     @property
     def __name__(self) -> str:
+        if self.wraps is not None:
+            return self.wraps
         return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
 
     def signature(self) -> inspect.Signature:
@@ -58,16 +65,20 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
     Raises:
         AttributeError: there is none.
     """
-    if isinstance(owner, Value):
+    if isinstance(owner, (Value, LocalFunction)):
         return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
-        return call(at, node, described.fget, (owner,), {})
+        return inline(at, node, described.fget, (owner,), {})
     found = getattr(owner, name)
+    captures = at.program.captures
     if isinstance(found, (types.MethodType, types.BuiltinMethodType)):
+        captures.watch_method(owner, name, found)
         return found
-    place = at.program.captures.attribute_place(owner, name)
-    return at.program.captures.lift(place, found)
+    place = None
+    if isinstance(owner, torch.nn.Module):
+        place = modules.place_of(owner, captures.path_of(owner) or type(owner).__name__, name)
+    return captures.lift(place or captures.attribute_place(owner, name), found)
 
 
 def call(
@@ -75,6 +86,7 @@ def call(
 ) -> Any:
     """Compile a call of whatever ``fn`` is."""
     args, kwargs = tuple(args), dict(kwargs)
+    fn = seen_through(fn)
     if isinstance(fn, Method):
         if fn.fn is torch.Tensor.item:
             return at.number(node, builtins.kind_of(fn.value), fn.value)
@@ -84,17 +96,27 @@ def call(
     if fn is getattr and len(args) > 1 and isinstance(args[1], str):
         return _getattr(at, node, *args)
     if isinstance(fn, functools.partial):
-        return call(at, node, fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
+        held = _held(at, fn)
+        return call(at, node, fn.func, (*held[0], *args), {**held[1], **kwargs})
+    if fn is functools.update_wrapper and args and isinstance(args[0], LocalFunction):
+        return _wrapping(*args, **kwargs)
+    refused = outside.refusal(fn)
+    if refused is not None:
+        at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *refused))
+    if effects.is_effect(fn):
+        return effects.emit(at, node, fn, args, kwargs)
     if isinstance(fn, LocalFunction):
         return _inline_local(at, node, fn, args, kwargs)
     if isinstance(fn, torch.nn.Module):
-        return _module(at, node, fn, args, kwargs)
+        return modules.call(at, node, fn, args, kwargs)
     if _hashable(fn) and fn in at.program.builder.table:
         return _torch(at, node, fn, args, kwargs)
     if beyond.is_beyond_torch(fn):
-        return beyond.call(at, node, fn, args, kwargs)
+        with _at_one_place(at, node, args, kwargs):
+            return beyond.call(at, node, fn, args, kwargs)
     if hasattr(fn, "__babytriton_kernel__"):
-        return calling.call(at, node, fn, args, kwargs)
+        with _at_one_place(at, node, args, kwargs):
+            return calling.call(at, node, fn, args, kwargs)
     plain = getattr(fn, "__babytriton_function__", None)
     if plain is not None:
         with beyond.rows_of(at, fn):
@@ -103,8 +125,9 @@ def call(
         return at.python(node, builtins.ON_VALUES[fn], *args, **kwargs)
     if fn in (bool, int, float) and len(args) == 1 and isinstance(args[0], Value):
         return at.number(node, fn, args[0])
-    if _hashable(fn) and fn in builtins.ITERATORS:
-        return at.python(node, builtins.ITERATORS[fn], *args, **kwargs)
+    if _hashable(fn) and (fn in builtins.ITERATORS or fn in (len, list, tuple)):
+        args = tuple(modules.items(at, arg) for arg in args)
+        return at.python(node, builtins.ITERATORS.get(fn, fn), *args, **kwargs)
     if isinstance(fn, types.MethodType):
         function = fn.__func__
         # Modules of torch.nn are written in terms of functions that are rows.
@@ -129,7 +152,7 @@ def inline(
     kwargs: dict[str, Any],
 ) -> Any:
     """Compile the body of a Python function in place of a call of it."""
-    signature = inspect.signature(fn, follow_wrapped=False)
+    signature = signature_of(fn)
     bound = _bind(at, node, signature, fn.__name__, args, kwargs)
     given = set(bound.arguments)
     bound.apply_defaults()
@@ -142,7 +165,7 @@ def inline(
         source = Source.of(fn)
     except CompileError:
         at.fail(errors.NoSource(at.span(node), fn.__qualname__))
-    return _run(at, node, source, Scope(names, fn=fn), fn.__name__)
+    return _run(at, node, fn, source, Scope(names, fn=fn))
 
 
 def _inline_local(
@@ -156,20 +179,14 @@ def _inline_local(
     bound.apply_defaults()
     home = fn.home.source
     source = Source(home.path, fn.node, home.text)
-    return _run(at, node, source, Scope(dict(bound.arguments), fn.home.scope), fn.__name__)
+    return _run(at, node, fn, source, Scope(dict(bound.arguments), fn.home.scope))
 
 
-def _run(at: CodeGenerator, node: ast.AST, source: Source, scope: Scope, name: str) -> Any:
-    trail = at.program.trail
-    if len(trail) >= MAX_DEPTH:
-        at.fail(errors.TooDeep(at.span(node), name, MAX_DEPTH))
-    trail.append(at.span(node))
-    at.program.scopes.append(scope)
-    try:
+def _run(at: CodeGenerator, node: ast.AST, fn: Any, source: Source, scope: Scope) -> Any:
+    # A call of the whole program, such as of a module, stands in no line of the user's.
+    span = None if node is at.source.node else at.span(node)
+    with at.program.inside(fn, span, scope):
         return type(at)(at.program, source, scope).run()
-    finally:
-        trail.pop()
-        at.program.scopes.pop()
 
 
 def _bind(
@@ -198,24 +215,6 @@ def _torch(
         return at.program.builder.call(fn, args, kwargs)
 
 
-def _module(
-    at: CodeGenerator,
-    node: ast.AST,
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """A module's ``forward``, as calling it without hooks runs it."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        name = type(module).__name__
-        at.fail(
-            errors.UnsupportedCall(
-                at.span(node), name, "it has forward hooks", "remove them, or call its forward"
-            )
-        )
-    return call(at, node, module.forward, args, kwargs)
-
-
 def _python(
     at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -226,15 +225,38 @@ def _python(
     owner = getattr(fn, "__self__", None)
     if name in _MUTATORS and at.program.captures.is_outside(owner):
         at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))
-    if fn is print and values_in((args, kwargs)):
-        why = "a tensor's numbers are known only at run time"
-        instead = "print the result outside, or set BABYTRITON_INTERPRET=1 while debugging"
+    if effects.defers(fn, (args, kwargs)):
+        return Text(fn, *args, **kwargs)
+    if isinstance(fn, functools._lru_cache_wrapper) and values_in((args, kwargs)):
+        why = "functools.lru_cache keeps results from call to call, a program does not"
+        instead = f"call the function behind it: {name}.__wrapped__"
         at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
     if values_in((args, kwargs)) and not _takes_values(fn):
         why = f"{_module_of(fn) or 'it'} works on numbers, not on the program's tensors"
         instead = "use torch's function of that name, or return the tensor and call it outside"
         at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
     return at.python(node, fn, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _at_one_place(
+    at: CodeGenerator, node: ast.AST, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[None]:
+    """A call of the user's own kernel, which may write to its operands: they are not moved."""
+    with at.program.blaming(at.span(node), "this kernel", (args, kwargs)):
+        emitting = at.program.builder.at_one_place(values_in((args, kwargs)))
+    with emitting:
+        yield
+
+
+def _held(at: CodeGenerator, partial: functools.partial[Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments that a partial holds."""
+    path = at.program.captures.path_of(partial)
+    if path is None:  # it was made inside the function, of what the program knows
+        return partial.args, partial.keywords
+    lift = at.program.captures.lift
+    args = lift(Place(f"{path}.args", lambda: partial.args), partial.args)
+    return args, lift(Place(f"{path}.keywords", lambda: partial.keywords), partial.keywords)
 
 
 def _getattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str, *default: Any) -> Any:
@@ -255,9 +277,15 @@ def _super(at: CodeGenerator, node: ast.AST) -> Any:
     return super(place.read(), at.scope.local(parameters[0].arg))
 
 
+def _wrapping(wrapper: LocalFunction, wrapped: Any, **_: Any) -> LocalFunction:
+    """``functools.wraps``, of which a program can see the name."""
+    return dataclasses.replace(wrapper, wraps=wrapped.__name__)
+
+
 _MUTATORS = frozenset(
     {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"}
-    | {"update", "setdefault", "popitem"}
+    | {"update", "setdefault", "popitem", "add", "discard"}
+    | {"appendleft", "extendleft", "popleft", "rotate"}
 )
 _PYTHON_MODULES = ("builtins", "collections", "dataclasses", "functools", "itertools", "math")
 
@@ -299,7 +327,7 @@ def _hashable(fn: Any) -> bool:
 
 
 def _default(fn: types.FunctionType, name: str) -> Any:
-    return inspect.signature(fn, follow_wrapped=False).parameters[name].default
+    return signature_of(fn).parameters[name].default
 
 
 def _signature_of(

@@ -88,6 +88,7 @@ class Captures:
     _tensors: dict[int, tuple[Any, Any, Place]] = field(default_factory=dict)
     _lifted: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _outside: dict[int, Any] = field(default_factory=dict)
+    _watched: set[tuple[Any, ...]] = field(default_factory=set)
     _paths: dict[int, tuple[Any, str]] = field(default_factory=dict)
     """How the user reaches each object met so far, which is kept alive for its id."""
 
@@ -99,6 +100,7 @@ class Captures:
             return self._lift_container(place, value)
         if isinstance(value, (set, frozenset, collections.deque)):
             self.guards.append(Guard(place, _equal_to(copy.copy(value)), described(value)))
+            self._outside[id(value)] = value
             return value
         if isinstance(value, _CONSTANTS):
             self.guards.append(Guard(place, _equal_to(value), described(value)))
@@ -113,6 +115,25 @@ class Captures:
     def name(self, value: Any, path: str) -> None:
         """Say how the user reaches an object, for the paths of its attributes."""
         self._paths[id(value)] = (value, path)
+
+    def path_of(self, value: Any) -> str | None:
+        """How the user reaches an object from outside; ``None`` for one that was not met."""
+        found = self._paths.get(id(value))
+        return None if found is None else found[1]
+
+    def watch(self, key: tuple[Any, ...], guard: Guard) -> None:
+        """Add a guard, unless there is one for the same thing, which ``key`` names."""
+        if key not in self._watched:
+            self._watched.add(key)
+            self.guards.append(guard)
+
+    def watch_method(self, owner: Any, name: str, method: Any) -> None:
+        """Hold a method of an object from outside to be the same function."""
+        function = getattr(method, "__func__", None)
+        if isinstance(function, types.FunctionType) and id(owner) in self._paths:
+            is_same = _same_function(function)
+            place = self.attribute_place(owner, name)
+            self.watch((id(owner), name), Guard(place, lambda now: is_same(now.__func__)))
 
     def attribute_place(self, owner: Any, name: str) -> Place:
         """An attribute of an object from outside."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import operator
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -17,13 +16,15 @@ import torch
 from babytriton import errors
 from babytriton.frontend import calls, numbers
 from babytriton.frontend.captures import Place
+from babytriton.frontend.contexts import Contexts
 from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
-from babytriton.ops.value import Scalar, Value, values_in
+from babytriton.frontend.texts import Texts
+from babytriton.ops.value import Scalar, Text, Value, values_in
 
 
-class CodeGenerator(Loops):
+class CodeGenerator(Loops, Contexts, Texts):
     """Compiles one function body into the program."""
 
     def run(self) -> Any:
@@ -32,7 +33,7 @@ class CodeGenerator(Loops):
         if isinstance(node, ast.Lambda):
             return self.visit(node.body)
         if isinstance(node, ast.AsyncFunctionDef):
-            self.fail(errors.UnsupportedSyntax(self.span(node), "async def"))
+            self.generic_visit(node)
         exits = self.block(node.body)
         self.returns_at = exits.node or node
         if not exits.always and exits.value is not None:
@@ -49,11 +50,6 @@ class CodeGenerator(Loops):
 
     def visit_Pass(self, node: ast.Pass) -> None:
         pass
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        if not self.known(node.test, self.visit(node.test)):
-            why = "" if node.msg is None else str(self.visit(node.msg))
-            self.fail(errors.PythonError(self.span(node), "AssertionError", why or "it is false"))
 
     def visit_Raise(self, node: ast.Raise) -> NoReturn:
         raised = None if node.exc is None else self.visit(node.exc)
@@ -78,9 +74,11 @@ class CodeGenerator(Loops):
             self.scope.bind(alias.asname or alias.name, self.program.captures.lift(place, found))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.decorator_list:
-            self.fail(errors.UnsupportedSyntax(self.span(node.decorator_list[0]), "decorator"))
-        self.scope.bind(node.name, self._closure(node))
+        decorators = [(self.visit(decorator), decorator) for decorator in node.decorator_list]
+        fn: Any = self._closure(node)
+        for decorator, place in reversed(decorators):
+            fn = calls.call(self, place, decorator, (fn,), {})
+        self.scope.bind(node.name, fn)
 
     # ------------------------------------------------------------ names
 
@@ -116,11 +114,15 @@ class CodeGenerator(Loops):
         found: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values):
             if key is None:
-                found.update(self.visit(value))
+                found.update(self.python(value, dict, self.visit(value)))
             else:
                 # A dict is looked into by number.
-                found[numbers.as_constants(self.visit(key))] = self.visit(value)
+                name = numbers.as_constants(self.visit(key))
+                self.python(key, operator.setitem, found, name, self.visit(value))
         return found
+
+    def visit_Set(self, node: ast.Set) -> set[Any]:
+        return set(self.python(node, set, self._items(node.elts)))
 
     def _items(self, nodes: list[ast.expr]) -> list[Any]:
         found: list[Any] = []
@@ -131,21 +133,10 @@ class CodeGenerator(Loops):
                 found.append(self.visit(node))
         return found
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> str:
-        return "".join(str(self.visit(part)) for part in node.values)
-
-    def visit_FormattedValue(self, node: ast.FormattedValue) -> str:
-        value = numbers.as_constants(self.visit(node.value))
-        if values_in(value):
-            self.fail(errors.DataDependent(self.span(node), "a formatted string"))
-        convert: dict[int, Callable[[Any], Any]] = {115: str, 114: repr, 97: ascii}
-        if node.conversion in convert:
-            value = convert[node.conversion](value)
-        spec = "" if node.format_spec is None else self.visit(node.format_spec)
-        return str(self.python(node, format, value, spec))
-
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         left, right = self.visit(node.left), self.visit(node.right)
+        if isinstance(node.op, ast.Mod) and isinstance(left, str) and values_in(right):
+            return Text(operator.mod, left, right)
         return self.emit(node, OPERATORS[type(node.op)], left, right)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
@@ -183,8 +174,10 @@ class CodeGenerator(Loops):
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         owner, index = self.visit(node.value), self.visit(node.slice)
-        found = self.emit(node, operator.getitem, owner, index)
-        if isinstance(owner, (Value, list, dict, tuple, str)):
+        if isinstance(owner, Value):
+            return self.emit(node, operator.getitem, owner, index)
+        found = self.python(node, operator.getitem, owner, index)
+        if isinstance(owner, (list, dict, tuple, str)):
             return found
         # An object of the user's: what it holds may be another thing at the next call.
         place = self.program.captures.item_place(owner, index)
@@ -200,7 +193,15 @@ class CodeGenerator(Loops):
         kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.visit(keyword.value)
-            kwargs.update(value if keyword.arg is None else {keyword.arg: value})
+            if keyword.arg is None:
+                given = self.python(keyword.value, _keywords, value)
+            else:
+                given = {keyword.arg: value}
+            twice = next((name for name in given if name in kwargs), None)
+            if twice is not None:
+                why = f"got multiple values for keyword argument '{twice}'"
+                self.fail(errors.WrongArguments(self.span(node), _called(fn), why))
+            kwargs.update(given)
         return calls.call(self, node, fn, args, kwargs)
 
     def visit_Lambda(self, node: ast.Lambda) -> calls.LocalFunction:
@@ -212,6 +213,17 @@ class CodeGenerator(Loops):
             None if default is None else self.visit(default) for default in node.args.kw_defaults
         ]
         return calls.LocalFunction(self, node, defaults, keyword_defaults)
+
+
+def _keywords(mapping: Any) -> dict[str, Any]:
+    """What ``**mapping`` passes on."""
+    if not hasattr(mapping, "keys"):
+        raise TypeError(f"argument after ** must be a mapping, not {type(mapping).__name__}")
+    return dict(**mapping)
+
+
+def _called(fn: Any) -> str:
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _named(owner: Any) -> str:

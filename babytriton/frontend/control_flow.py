@@ -203,7 +203,7 @@ class ControlFlow(Visitor):
             join_results: makes one result of two.
         """
         program = self.program
-        base = program.state()
+        base, effects = program.state(), program.builder.effects
         paths = (
             follow(program, self.scope, live, then),
             follow(program, self.scope, live, orelse),
@@ -222,7 +222,7 @@ class ControlFlow(Visitor):
             (path.region, [*side, *(path.state.memory[storage][0] for storage in storages)])
             for path, side in zip(paths, taken)
         )
-        if then_part[1]:
+        if then_part[1] or program.builder.effects > effects:
             found = program.builder.regions.branch(condition.expr, then_part, else_part)
             join.fill(found)
             for storage, expr in zip(storages, found[len(join.pairs) :]):

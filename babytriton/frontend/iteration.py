@@ -52,7 +52,8 @@ class Counted(Items):
         return (self.stop - self.start + self.step - toward) // self.step
 
     def item(self, apply: Apply, index: Any) -> Any:
-        return apply(operator.add, self.start, apply(operator.mul, index, self.step))
+        offset = index if self.step == 1 else apply(operator.mul, index, self.step)
+        return offset if _is_zero(self.start) else apply(operator.add, self.start, offset)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Enumerated(Items):
         return self.items.count()
 
     def item(self, apply: Apply, index: Any) -> Any:
-        return apply(operator.add, self.start, index), self.items.item(apply, index)
+        number = index if _is_zero(self.start) else apply(operator.add, self.start, index)
+        return number, self.items.item(apply, index)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,10 @@ def is_numbered(items: Items) -> bool:
     if isinstance(items, (Enumerated, Reversed)):
         return is_numbered(items.items)
     return not isinstance(items, Listed)
+
+
+def _is_zero(number: Any) -> bool:
+    return type(number) is int and number == 0
 
 
 def _plain(fn: Callable[..., Any], *operands: Any) -> Any:

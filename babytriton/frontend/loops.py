@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from babytriton import errors
+from babytriton.frontend import modules
 from babytriton.frontend.assignment import Assignments
 from babytriton.frontend.carrying import LoopState
 from babytriton.frontend.control_flow import ControlFlow
@@ -57,7 +58,7 @@ class Loops(Assignments, ControlFlow):
         return self._ended(node, found)
 
     def visit_While(self, node: ast.While) -> Exits:
-        start = self.program.state()
+        start, effects = self.program.state(), self.program.builder.effects
         for _ in range(UNROLL):
             condition = self.condition(node.test, self.visit(node.test))
             if condition is False:
@@ -69,11 +70,17 @@ class Loops(Assignments, ControlFlow):
                 return self._ended(node, exits)
             if exits.open:
                 break
+        if self.program.builder.effects > effects:
+            # They are part of the program already, and would happen again.
+            why = f"it prints or asserts, and has more than {UNROLL} steps or an undecided end"
+            instead = "use for and range(), or a condition on tensors from the first step on"
+            self.fail(errors.OutsideEffect(self.span(node.test), "while", why, instead))
         start.restore()
         return self._ended(node, self._run_while(node))
 
     def items(self, node: ast.expr, iterable: Any) -> Items:
         """What a loop over a value runs over."""
+        iterable = modules.items(self, iterable)
         try:
             return items_of(iterable)
         except TypeError as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,22 @@ from tvm.script.ir_builder import ir as I
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Span
+from babytriton.frontend import calls
+from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
 from babytriton.frontend.dimensions import Dimensions, Sizes
 from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
-from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
-from babytriton.frontend.source import Source, unbound
+from babytriton.frontend.signature import ABSENT, FloatSpec, Leaf, Signature, rebuild
+from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.refusals import Related
 from babytriton.ops.sizes import SYMBOLIC
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import NeedsConstant, Scalar, Value
+from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
+from babytriton.targets import Target
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
@@ -86,6 +90,7 @@ class Lowering:
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
         sizes: its symbolic sizes; ``None`` without any.
+        devices: that it computes on, the one it is called on first.
     """
 
     mod: IRModule
@@ -97,22 +102,26 @@ class Lowering:
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
     sizes: Sizes | None
+    devices: tuple[torch.device, ...]
 
 
 def lower(
-    fn: types.FunctionType | types.MethodType,
+    fn: Callable[..., Any],
     signature: Signature,
     device: torch.device,
     dimensions: Dimensions,
+    target: Target,
     table: Mapping[Callee, Op],
 ) -> Lowering:
     """Compile a Python function to Relax.
 
     Args:
-        fn: a function, or a method with the object it is bound to.
+        fn: a function, a method with the object it is bound to, a module, or another object
+            that is called.
         signature: of the arguments it is compiled for.
-        device: what the program runs on.
+        device: what the program is called on.
         dimensions: names the symbolic sizes of what it captures, as it did in the signature.
+        target: what it is compiled for there.
         table: the row of each torch callable.
 
     Raises:
@@ -121,22 +130,23 @@ def lower(
         NeedsConstant: a float argument must be a constant for it to be compiled.
     """
     source = Source.of(fn)
-    function = unbound(fn)
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
-    program = Program(Builder(table, device, symbols), dimensions)
-    entry = function.__name__ if function.__name__.isidentifier() else "main"
+    program = Program(Builder(table, device, target, symbols), dimensions)
+    entry = name_of(fn) if name_of(fn).isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
     # An exception must not leave an open frame, so it is raised again once they are closed.
     with IRBuilder() as builder, I.ir_module(), R.function():
         R.func_name(program.builder.unique(entry))
         try:
-            body = _body(program, source, fn, signature)
-            returned = body.run()
+            body, returned = _compiled(program, source, fn, signature)
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
             if symbols is not None:
                 symbols.require_unrelated()
             writes = _writes(program, outputs)
+            if program.builder.regions.used and program.builder.placement.span is not None:
+                span = program.builder.placement.span
+                program.fail(errors.DevicesInControlFlow(span))
         except Exception as error:
             failure = error
         # The tuple is not bound to a variable: so each output leaves the dataflow block as a
@@ -147,7 +157,7 @@ def lower(
     if failure is not None:
         raise errors.internal("lowering", failure) from failure
     return Lowering(
-        builder.get(),
+        _module(builder, program, entry),
         entry,
         tuple(program.inputs),
         result,
@@ -156,6 +166,7 @@ def lower(
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
         None if symbols is None else _sizes(program, symbols),
+        program.builder.placement.devices,
     )
 
 
@@ -172,27 +183,40 @@ def _sizes(program: Program, symbols: Symbols) -> Sizes:
     return Sizes(tuple(tensors), symbols.conditions())
 
 
-def _body(
-    program: Program,
-    source: Source,
-    fn: types.FunctionType | types.MethodType,
-    signature: Signature,
-) -> CodeGenerator:
-    """The generator of the function's own body, with its parameters declared."""
+def _module(builder: IRBuilder, program: Program, entry: str) -> IRModule:
+    """The finished module; whether the program is pure is known only now."""
+    mod = program.builder.placement.declared(builder.get())
+    if program.builder.effects:
+        fn = mod[entry]
+        mod[entry] = relax.Function(fn.params, fn.body, fn.ret_ty, is_pure=False, attrs=fn.attrs)
+    return mod
+
+
+def _compiled(
+    program: Program, source: Source, fn: Callable[..., Any], signature: Signature
+) -> tuple[CodeGenerator, Any]:
+    """The generator of the function's own body, and what the function returns."""
     leaves = iter([_declare(program, i, leaf) for i, leaf in enumerate(signature.leaves())])
     values = [rebuild(spec, lambda: next(leaves)) for spec in signature.specs]
     names = dict(zip(signature.names, values))
     for value in values:
         if isinstance(value, (list, dict, tuple)):
             program.captures.keep(value)
-    function = unbound(fn)
-    if isinstance(fn, types.MethodType):
+    function = function_of(fn)
+    if isinstance(fn, types.MethodType) and fn.__func__ is function:
         first = function.__code__.co_varnames[0]
         names = {first: fn.__self__, **names}
         program.captures.name(fn.__self__, first)
     scope = Scope(names, fn=function)
     program.scopes.append(scope)
-    return CodeGenerator(program, source, scope)
+    body = CodeGenerator(program, source, scope)
+    if isinstance(fn, (types.FunctionType, types.MethodType)):
+        return body, body.run()
+    # A module or another object: compiled as a call of it, hooks and held arguments included.
+    program.captures.name(fn, "self")
+    names = {name: value for name, value in names.items() if value is not ABSENT}
+    given = inspect.BoundArguments(signature_of(fn), names)
+    return body, calls.call(body, source.node, fn, given.args, given.kwargs)
 
 
 def _declare(program: Program, index: int, leaf: Leaf) -> Value:
@@ -228,6 +252,9 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
     def structure(item: Any) -> Any:
         if isinstance(item, Value):
             return leaf(item)
+        if isinstance(item, Text):
+            with program.blaming(span, "return", (item,)):
+                item.refuse()
         if type(item) in (list, tuple) or hasattr(item, "_fields"):
             items = [structure(part) for part in item]
             return type(item)(*items) if hasattr(item, "_fields") else type(item)(items)

@@ -21,6 +21,7 @@ from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.refusals import (
     IllTyped,
+    MixedDevices,
     Mutation,
     NeedsData,
     Related,
@@ -30,7 +31,7 @@ from babytriton.ops.refusals import (
     WrongDevice,
 )
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType, size_text
+from babytriton.types import TensorType, find_dtype, size_text
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -76,6 +77,9 @@ class Program:
     types: list[tuple[Argument, str, TensorType]] = field(default_factory=list)
     """Each of them: what it is, what the user calls it, and its type with names of sizes."""
     trail: list[Span] = field(default_factory=list)
+    """The calls that are being inlined, outermost first."""
+    callees: list[Any] = field(default_factory=list)
+    """The function that each of them calls."""
     names: set[str] = field(default_factory=set)
     scopes: list[Scope] = field(default_factory=list)
     """Of the functions that are being compiled, the innermost last."""
@@ -101,6 +105,8 @@ class Program:
         return self.builder.float_argument(self.unique(path), path, sample)
 
     def _hidden(self, place: Place, tensor: torch.Tensor) -> tuple[Value, TensorType]:
+        if find_dtype(tensor.dtype) is None or tensor.layout is not torch.strided:
+            raise UnsupportedDtype(str(tensor.dtype).removeprefix("torch."))
         type = self.dimensions.captured(place.path, TensorType.of(tensor))
         if type.dims and self.builder.symbols is None:
             raise Related({})
@@ -173,6 +179,33 @@ class Program:
         self.names.add(candidate)
         return candidate
 
+    @contextlib.contextmanager
+    def inside(self, fn: Any, span: Span | None, scope: Scope) -> Iterator[None]:
+        """Compile the body of a function that is called at ``span``, if anywhere.
+
+        Raises:
+            CompileError: that is too deep.
+        """
+        if len(self.callees) >= MAX_DEPTH:
+            starts = [i for i, callee in enumerate(self.callees) if callee is fn]
+            if not starts:
+                self.fail(errors.TooDeep(span, fn.__name__, MAX_DEPTH + 1))
+            names = [f"`{callee.__name__}`" for callee in self.callees[starts[-1] :]]
+            verb = "calls itself" if len(names) == 1 else "call each other"
+            found = errors.Recursion(span, f"{_and(names)} {verb}", MAX_DEPTH)
+            # Every further round would say the same again.
+            raise CompileError(found, tuple(self.trail[: starts[0] + len(names)]))
+        trail = tuple(self.trail)
+        self.trail += [] if span is None else [span]
+        self.callees.append(fn)
+        self.scopes.append(scope)
+        try:
+            yield
+        finally:
+            self.trail[:] = trail
+            self.callees.pop()
+            self.scopes.pop()
+
     def fail(self, diagnostic: Diagnostic) -> NoReturn:
         """Raise a message about the user's code."""
         raise CompileError(diagnostic, tuple(self.trail))
@@ -207,7 +240,9 @@ class Program:
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
         except WrongDevice as error:
-            self.fail(errors.OtherDevice(span, str(error), str(self.builder.device)))
+            self.fail(errors.OtherDevice(span, str(error)))
+        except MixedDevices as error:
+            self.fail(errors.MixedDevices(span, what, str(error)))
         except DataDependent as error:
             if error.what == "bool":
                 self.fail(errors.TensorCondition(span, _and(_described(operands)) or "a tensor"))

@@ -69,6 +69,12 @@ class Scope:
             raise KeyError(name)
         return self.outer.local(name)
 
+    def globals(self) -> dict[str, Any]:
+        """The names of the module that the function stands in."""
+        if self.fn is not None:
+            return self.fn.__globals__
+        return {} if self.outer is None else self.outer.globals()
+
     def place(self, name: str) -> Place | None:
         """Where a name is found around the function: a closure cell, a global, a builtin."""
         if self.fn is None:

@@ -10,11 +10,22 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
+from babytriton.frontend.callee import name_of, signature_of
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.tensor import Tensor
 from babytriton.types import DTYPES, TensorType, find_dtype
 
-CONSTANTS = (bool, int, str, type(None), torch.dtype, torch.device)
+
+class Absent:
+    """Stands for an argument that was not given, where the parameter's own default applies."""
+
+    def __repr__(self) -> str:
+        return "its default"
+
+
+ABSENT = Absent()
+
+CONSTANTS = (bool, int, str, type(None), torch.dtype, torch.device, Absent)
 """Python values that are part of the program: another value is another program."""
 
 
@@ -141,15 +152,17 @@ class Parameters:
     """The parameters of a function, and how a call's arguments bind to them."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self._name = fn.__name__
-        self._signature = inspect.signature(fn, follow_wrapped=False)
+        self._name = name_of(fn)
+        self._signature = signature_of(fn)
         parameters = self._signature.parameters.values()
         self.names = tuple(self._signature.parameters)
         simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+        # The hooks of a module see what was given, without defaults.
+        self._fills = not isinstance(fn, torch.nn.Module)
         self._simple = all(parameter.kind in simple for parameter in parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """The value of each parameter, in order, defaults filled in.
+        """The value of each parameter, in order, defaults filled in; for a module, ``ABSENT``.
 
         Raises:
             TypeError: Python would refuse the call as well.
@@ -160,6 +173,8 @@ class Parameters:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise errors.BadCall(None, self._name, str(error)).error() from None
+        if not self._fills:
+            return [bound.arguments.get(name, ABSENT) for name in self.names]
         bound.apply_defaults()
         return list(bound.arguments.values())
 

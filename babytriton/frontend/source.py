@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import linecache
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from babytriton.diagnostics import CompileError, Span
 from babytriton.errors import NoSource
+from babytriton.frontend.callee import function_of
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -30,19 +33,19 @@ class Source:
     text: str
 
     @staticmethod
-    def remember(fn: types.FunctionType | types.MethodType) -> None:
+    def remember(fn: Callable[..., Any]) -> None:
         """Read a function's file now: by the time it is compiled, it may have been edited."""
-        function = unbound(fn)
+        function = function_of(fn)
         linecache.getlines(function.__code__.co_filename, function.__globals__)
 
     @classmethod
-    def of(cls, fn: types.FunctionType | types.MethodType) -> Source:
-        """The source of a Python function, lambda or method.
+    def of(cls, fn: Callable[..., Any]) -> Source:
+        """The source of a Python function, lambda or method, or of what a call of an object runs.
 
         Raises:
             CompileError: its text cannot be found.
         """
-        fn = unbound(fn)
+        fn = function_of(fn)
         code = fn.__code__
         lines = linecache.getlines(code.co_filename, fn.__globals__)
         text = "".join(lines)
@@ -76,13 +79,6 @@ class Source:
         # Python counts columns in bytes of UTF-8, editors in characters.
         text = linecache.getline(self.path, line)
         return len(text.encode()[:byte_column].decode(errors="ignore"))
-
-
-def unbound(fn: types.FunctionType | types.MethodType) -> types.FunctionType:
-    """The function behind a method, or the function itself."""
-    found = fn.__func__ if isinstance(fn, types.MethodType) else fn
-    assert isinstance(found, types.FunctionType)
-    return found
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from babytriton.frontend import calls, numbers
 from babytriton.frontend.program import Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
+from babytriton.frontend.unsupported import described
 from babytriton.ops.value import NeedsConstant, Value
 
 
@@ -60,7 +61,7 @@ class Visitor(ast.NodeVisitor):
                 self.fail(errors.PythonError(self.span(node), kind, why))
 
     def generic_visit(self, node: ast.AST) -> NoReturn:
-        self.fail(errors.UnsupportedSyntax(self.span(node), type(node).__name__))
+        self.fail(errors.UnsupportedSyntax(self.span(node), *described(node)))
 
     def read(self, name: str, node: ast.AST) -> Any:
         """The value of a name, inside the function or captured from around it."""
@@ -81,4 +82,5 @@ class Visitor(ast.NodeVisitor):
             found = place.read()
         except ValueError:  # a closure cell that is still empty
             self.fail(errors.UndefinedName(self.span(node), name))
-        return self.program.captures.lift(place, found)
+        with self.program.blaming(self.span(node), name, ()):
+            return self.program.captures.lift(place, found)

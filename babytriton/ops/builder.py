@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,12 @@ from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.functions import closed, from_te
 from babytriton.ops.meta import is_at_unknown_place, meta_of, replace_tensors, tensors_of, typed
-from babytriton.ops.refusals import IllTyped, RowError, RowFailed, Unsupported
+from babytriton.ops.placement import Placement
+from babytriton.ops.refusals import IllTyped, MixedDevices, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
+from babytriton.ops.results import checked, sizes_of
 from babytriton.ops.site import Site, relax_type, type_of
-from babytriton.ops.sizes import constant, int64, is_symbolic, same_shape, symbolic_in
+from babytriton.ops.sizes import constant, int64, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.trees import map_leaves
@@ -34,8 +37,10 @@ from babytriton.ops.value import (
     Scalar,
     Value,
     constant_needed,
+    map_values,
     values_in,
 )
+from babytriton.targets import Target
 from babytriton.types import Dim, TensorType, size_text
 
 if TYPE_CHECKING:
@@ -53,16 +58,23 @@ class Builder:
 
     Args:
         table: the row of each torch callable.
-        device: the device the program runs on.
+        device: the device the program is called on.
+        target: what it is compiled for there.
         symbols: the sizes that are known only at the call, where there are any.
     """
 
     def __init__(
-        self, table: Mapping[Callee, Op], device: torch.device, symbols: Symbols | None = None
+        self,
+        table: Mapping[Callee, Op],
+        device: torch.device,
+        target: Target,
+        symbols: Symbols | None = None,
     ) -> None:
         self.table = table
-        self.device = device
         self.symbols = symbols
+        self.device = device
+        """Where the call that is being emitted runs."""
+        self.placement = Placement(device, target)
         self.span: Span | None = None
         """The user's expression being compiled."""
         self.fallbacks: list[Fallback] = []
@@ -76,7 +88,9 @@ class Builder:
         self.names: dict[str, int] = {}
         """How many more functions of the program would have had each name."""
         self.memory = Memory(self)
-        self.regions = Regions(self.unique)
+        self.effects = 0
+        """How many calls the program makes for what they do, and not for a result."""
+        self.regions = Regions(self.unique, lambda: self.effects == 0)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable.
@@ -98,13 +112,40 @@ class Builder:
         """
         write = mutation.find(fn, args, kwargs)
         if write is not None:
-            return mutation.apply(self, fn, args, kwargs, write)
-        if self.symbols is not None and symbolic_in((args, kwargs)):
+            with self.placement.within(write.device):
+                return mutation.apply(self, fn, args, kwargs, write)
+        if self._depth:
             return self._call_with_numbers(fn, args, kwargs)
-        return self._call(fn, args, kwargs)
+        place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
+        if self.placement.span is None and len(self.placement.devices) > 1:
+            self.placement.span = self.span
+        with self._at(place or self.placement.home):
+            return self._call_with_numbers(fn, *map_values((args, kwargs), self.moved))
+
+    def at_one_place(self, operands: Sequence[Value]) -> contextlib.AbstractContextManager[None]:
+        """A call that runs where its operands are, none of which is moved.
+
+        Raises:
+            MixedDevices: they are on several devices, or not where the block of the call is.
+        """
+        places = {value.device for value in operands}
+        places |= {self.placement.block} if self.placement.block else set()
+        if len(places) > 1:
+            raise MixedDevices(" and ".join(sorted(map(str, places))))
+        return self._at(next(iter(places), self.placement.home))
+
+    @contextlib.contextmanager
+    def _at(self, device: torch.device) -> Iterator[None]:
+        before, self.device = self.device, device
+        try:
+            yield
+        finally:
+            self.device = before
 
     def _call_with_numbers(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with numbers that depend on symbolic sizes: floats, where they may, as inputs."""
+        if self.symbols is None or not symbolic_in((args, kwargs)):
+            return self._call(fn, args, kwargs)
         kinds = (torch.SymFloat, torch.SymBool)
         op = self.table.get(fn)
         if op is not None and op.scalars:
@@ -119,9 +160,9 @@ class Builder:
         return self._call(fn, *map_leaves((args, kwargs), kinds, constant))
 
     def _call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if fn is torch.Tensor.cpu:
+        if fn in (torch.Tensor.cpu, torch.Tensor.cuda):
             # A meta tensor has no numbers to copy there.
-            fn, args = torch.Tensor.to, (*args, "cpu")
+            fn, args, kwargs = torch.Tensor.to, (args[0], self.device), {}
         op = self.table.get(fn)
         values = values_in((args, kwargs))
         if scalars.is_arithmetic(fn, args):
@@ -150,11 +191,28 @@ class Builder:
                 self.memory.note_call(fn, value)
                 return value
         built = self._build(op, fn, args, kwargs, result, metas)
+        if not values:
+            built = [self._placed(expr) for expr in built]
         found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
         for value in found:
             self.memory.note_call(fn, value)
         wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
+
+    def moved(self, value: Value) -> Value:
+        """A value where the call that is being emitted runs: itself, or a copy."""
+        if value.device == self.device:
+            return value
+        expr = R.emit(relax.op.to_vdevice(value.expr, self.placement.vdevice(self.device)))
+        if isinstance(value, Scalar):
+            return Scalar(self, expr, value.sample, value.arguments)
+        return self.value(expr, value.meta.clone())
+
+    def _placed(self, expr: relax.Expr) -> relax.Expr:
+        """A result that was made of nothing, and so by no operand's device."""
+        if self._depth or self.device == self.placement.home or expr.ty.vdevice is not None:
+            return expr
+        return R.emit(relax.op.to_vdevice(expr, self.placement.vdevice(self.device)))
 
     def _element(
         self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
@@ -270,6 +328,8 @@ class Builder:
             # FuseTIR mixes them up.
             function = function.with_attr("op_pattern", _OPAQUE)
         variable = I.decl_function(self.unique(name), function)
+        if inputs:  # what is made of nothing is made where it is read
+            types = [self.placement.annotated(type, self.device) for type in types]
         out = types if len(types) > 1 else types[0]
         return R.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
 
@@ -291,7 +351,7 @@ class Builder:
         if any(meta.numel() == 0 for meta in (*operands, *metas)):
             reason = "a tensor without elements"
         elif op is None:
-            reason = "not in the operator table"
+            reason = getattr(fn, "why", "not in the operator table")
         elif op.why is not None:
             reason = op.why
         else:
@@ -302,7 +362,7 @@ class Builder:
             except (TypeError, InternalError):
                 # Rows are written for Python ints, and so is TVM: a row that was not made for
                 # symbolic sizes stumbles over the first one.
-                if not any(map(is_symbolic, _sizes(operands, metas))):
+                if not any(map(is_symbolic, sizes_of(operands, metas))):
                     raise
                 reason = "a symbolic size"
         return self._call_torch(fn, args, kwargs, metas, reason)
@@ -316,7 +376,7 @@ class Builder:
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
         exprs = self._apply(op, Site(self, result), args, kwargs)
-        exprs = _checked(op, exprs, metas)
+        exprs = checked(op, exprs, metas)
         operands = [value.expr for value in values_in((args, kwargs))]
         return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
 
@@ -388,51 +448,47 @@ class Builder:
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
         )
-        parameter = R.arg(f"torch_{name}_{len(self.fallbacks)}", relax.ObjectType())
-        self.on_torch_call(call)
+        function, *operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
         self.fallbacks.append(Fallback(name, reason, self.span))
+        results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
         results = R.emit(
             relax.op.call_pure_packed(
                 TORCH_CALL,
-                parameter,
+                function,
                 *map(int64, sizes.values()),
-                *(value.expr for value in values),
-                ty_args=[relax.TupleType([relax_type(type) for type in types])],
+                *operands,
+                ty_args=[relax.TupleType(results_of)],
             )
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
 
+    def effect(
+        self, name: str, fn: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Emit a call for what it does: at each run, in the order of the program.
 
-def _listed(types: Sequence[TensorType]) -> str:
-    return " and ".join(map(str, types)) or "nothing"
+        Args:
+            name: of the call.
+            fn: takes the arguments, with real tensors and strings for the values and texts.
+            args: values, texts and Python objects, nested in tuples, lists and dicts.
+            kwargs: likewise.
+        """
+        # As they are now: a list among them may grow before the program runs.
+        args, kwargs = map_values((args, kwargs), lambda value: value)
+        operands = self._operands(TorchCall(fn, args, kwargs, ()), self.unique(name))
+        # Unlike call_pure_packed, no pass may remove this call or move it past another.
+        R.emit(relax.Call(relax.ExternFunc(TORCH_CALL), operands, ty_args=[relax.TupleType([])]))
+        self.effects += 1
 
-
-def _sizes(*tensors: Sequence[torch.Tensor]) -> list[Any]:
-    return [n for metas in tensors for meta in metas for n in meta.shape]
+    def _operands(self, call: TorchCall, name: str) -> list[relax.Expr]:
+        """What the packed function of a call takes: the call, a parameter, and its values."""
+        parameter = R.arg(name, relax.ObjectType())
+        self.on_torch_call(call)
+        return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
 
 
 def _as_dim(size: torch.SymInt) -> Dim:
     return Dim(size_text(size), 2)
-
-
-def _checked(op: Op, exprs: list[relax.Expr], metas: list[torch.Tensor]) -> list[relax.Expr]:
-    """What a row built, held against torch's types of it."""
-    expected = [TensorType.of(meta) for meta in metas]
-    built = [type_of(expr) for expr in exprs]
-    alike = [(type.dtype, len(type.shape)) for type in built] == [
-        (type.dtype, len(type.shape)) for type in expected
-    ]
-    found: list[relax.Expr] = []
-    for expr, type in zip(exprs, expected):
-        if alike and same_shape(expr.ty.shape, type.shape):
-            found.append(expr)
-        elif alike and any(map(is_symbolic, type.shape)):
-            # Sizes that Relax has computed are none of ours: this compares them at the call.
-            found.append(R.emit_match_cast(expr, relax_type(type)))
-        else:
-            why = f"it gives {_listed(built)}, where {_listed(expected)} is expected"
-            raise RowFailed(op.name, why) if op.registered else RowError(f"row {op.name}: {why}")
-    return found
 
 
 def _bound(part: Any) -> relax.Expr:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tvm import relax, tirx
 
-from babytriton.ops import numerics
+from babytriton.ops import numerics, wrapping
 from babytriton.ops.pointwise import (
     binary,
     constant,
@@ -64,26 +64,12 @@ def _arithmetic(
     input: Any,
     other: Any,
 ) -> Any:
-    """A Relax operator; for integers one that wraps, as torch's arithmetic does.
-
-    LLVM and C++ take an overflow of signed integers for impossible, and compute on from that.
-    """
-    if site.dtype not in (torch.int32, torch.int64):
+    """A Relax operator; for integers one that wraps, as torch's arithmetic does."""
+    if site.dtype.is_floating_point or site.dtype == torch.bool:
         return relaxed(site, whole, input, other)
-    signed = dtype_of(site.dtype).name
-
-    def wrapping(x: Any, y: Any) -> Any:
-        return tirx.Cast(signed, element(_unsigned(x, signed), _unsigned(y, signed)))
-
-    return elementwise(site, name, wrapping, input, other)
-
-
-def _unsigned(x: Any, signed: str) -> Any:
-    """A signed integer as the unsigned one of the same bits."""
-    if not isinstance(x, tirx.IntImm) or x.value >= 0:
-        return tirx.Cast(f"u{signed}", x)
-    # TVM has no unsigned constant above the signed ones: in bits, -n is ~(n - 1).
-    return tirx.bitwise_not(tirx.IntImm(f"u{signed}", -(int(x.value) + 1)))
+    wrap = wrapping.on_cpu if site.builder.device.type == "cpu" else wrapping.in_cuda
+    dtype = dtype_of(site.dtype)
+    return elementwise(site, name, lambda x, y: wrap(element, x, y, dtype), input, other)
 
 
 def _hidden_mul(x: Any, y: Any) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from babytriton.diagnostics import Span
-from babytriton.ops.meta import apply
+from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
 from babytriton.ops.trees import map_leaves
-from babytriton.ops.value import Value
+from babytriton.ops.value import Scalar, Value, map_values
 from babytriton.types import Dim, TensorType
 
 TORCH_CALL = "babytriton.torch_call"
@@ -65,15 +65,18 @@ class TorchCall:
         numbers = dict(zip(self.sizes, map(int, given)))
         tensors = iter(given[len(self.sizes) :])
 
-        def leaf(item: Any) -> Any:
-            return next(tensors) if isinstance(item, Value) else numbers[item.name]
+        def fill(value: Value) -> Any:
+            # A Python number of the run time travels as a tensor of one element.
+            return next(tensors).item() if isinstance(value, Scalar) else next(tensors)
 
-        args, kwargs = map_leaves((self.args, dict(self.kwargs)), (Value, Dim), leaf)
+        def size(dim: Dim) -> int:
+            return numbers[dim.name]
+
+        args, kwargs = map_leaves(map_values((self.args, dict(self.kwargs)), fill), Dim, size)
         with torch.no_grad():
-            applied = apply(self.fn, args, kwargs)
-        found = list(applied) if isinstance(applied, (tuple, list)) else [applied]
+            found = tensors_of(apply(self.fn, args, kwargs))
         for tensor, type in zip(found, self.results):
-            expected = replace(type, shape=map_leaves(type.shape, Dim, leaf))
+            expected = replace(type, shape=map_leaves(type.shape, Dim, size))
             ours = TensorType.of(tensor)
             if ours != expected:
                 raise RuntimeError(f"torch gave {ours} where {expected} was expected")

@@ -93,6 +93,11 @@ class Write:
     kwargs: dict[str, Any]
     targets: tuple[Value, ...]
 
+    @property
+    def device(self) -> torch.device | None:
+        """Where it is written to."""
+        return next((x.device for x in self.targets if isinstance(x, Value)), None)
+
 
 def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write | None:
     """The write that a call makes, if it makes one.
@@ -168,6 +173,11 @@ def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
 
 def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     """``owner[item] = new``: into a view for numbers and slices, to given places for tensors."""
+    with builder.placement.within(owner.device):
+        _set_items(builder, owner, item, new)
+
+
+def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     if isinstance(item, (Value, list)):
         item = (item,)
     if not isinstance(item, tuple) or not any(isinstance(part, (Value, list)) for part in item):

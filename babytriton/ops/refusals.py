@@ -30,6 +30,10 @@ class WrongDevice(Exception):
     """A call asks for a tensor on another device than the program's."""
 
 
+class MixedDevices(Exception):
+    """The tensors of a call are on several devices, and nothing says where it runs."""
+
+
 class IllTyped(Exception):
     """torch refuses the call; the message is torch's own."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+import torch
 from tvm import relax
 from tvm.ir import GlobalVar, PrimType, Var
 from tvm.relax.script import builder as R
@@ -61,10 +62,14 @@ class Regions:
 
     Args:
         unique: makes the name of a function one that no other has.
+        is_pure: whether what was emitted so far only computes.
     """
 
-    def __init__(self, unique: Callable[[str], str]) -> None:
+    def __init__(self, unique: Callable[[str], str], is_pure: Callable[[], bool]) -> None:
         self._unique = unique
+        self._is_pure = is_pure
+        self.used = False
+        """Whether the program has such parts."""
 
     def branch(
         self,
@@ -82,6 +87,9 @@ class Regions:
         Returns:
             The results of the region that ran.
         """
+        if not then[1]:
+            self.branch(condition, (then[0], [_nothing()]), (orelse[0], [_nothing()]))
+            return []
         calls = [
             self._define(name, [], *part).call([])
             for name, part in (("then", then), ("orelse", orelse))
@@ -116,6 +124,10 @@ class Regions:
         Returns:
             The values of ``states`` after the last step.
         """
+        if not states:
+            state = carried("nothing", TensorType((), torch.bool))
+            self.counted_loop(count, step, [state], [_nothing()], (body[0], [state]))
+            return []
         part = self._define("body", [step, *states], *body)
         low, high = Var("low", PrimType("int64")), Var("high", PrimType("int64"))
         driver = self._declare("steps", [low, high, *states], part)
@@ -181,14 +193,22 @@ class Regions:
     ) -> _Function:
         free = _free(region, relax.Tuple(results), parameters)
         types = relax.TupleType([result.ty for result in results])
-        function = _Function.declare(self._unique(name), [*parameters, *free], types, free)
+        function = self._new(name, [*parameters, *free], types, free)
         function.define(region, relax.Tuple(results))
         return function
 
     def _declare(self, name: str, parameters: Sequence[Var], body: _Function) -> _Function:
         """A function that calls ``body`` and itself, and passes on what ``body`` needs."""
         every = [*parameters, *body.free]
-        return _Function.declare(self._unique(name), every, body.results, body.free)
+        return self._new(name, every, body.results, body.free)
+
+    def _new(
+        self, name: str, parameters: Sequence[Var], results: relax.TupleType, free: Sequence[Var]
+    ) -> _Function:
+        self.used = True
+        name, is_pure = self._unique(name), self._is_pure()
+        empty = relax.Function.create_empty(list(parameters), results, is_pure=is_pure)
+        return _Function(I.decl_function(name, empty), name, parameters, results, free, is_pure)
 
 
 @dataclass(frozen=True)
@@ -200,17 +220,11 @@ class _Function:
     parameters: Sequence[Var]
     results: relax.TupleType
     free: Sequence[Var]
-
-    @classmethod
-    def declare(
-        cls, name: str, parameters: Sequence[Var], results: relax.TupleType, free: Sequence[Var]
-    ) -> _Function:
-        empty = relax.Function.create_empty(list(parameters), results)
-        return cls(I.decl_function(name, empty), name, parameters, results, free)
+    is_pure: bool
 
     def define(self, region: Region, result: relax.Expr) -> None:
         body = relax.SeqExpr(region.blocks, result)
-        function = relax.Function(list(self.parameters), body, self.results)
+        function = relax.Function(list(self.parameters), body, self.results, self.is_pure)
         # A variable belongs to one function, and these are those of the function around.
         I.def_function(self.name, copy_with_new_vars(function))
 
@@ -222,6 +236,11 @@ def _free(region: Region, result: relax.Expr, bound: Sequence[Var]) -> list[Var]
     """What a region and its result use from around them."""
     found = relax.analysis.free_vars(relax.SeqExpr(region.blocks, result))
     return [var for var in found if not any(var.same_as(known) for known in bound)]
+
+
+def _nothing() -> relax.Expr:
+    """The result of what has none: TVM's virtual machine finds no register for an empty tuple."""
+    return relax.const(False, "bool")
 
 
 def _emit(name: str, expr: relax.Expr) -> Var:

@@ -84,7 +84,7 @@ def convert(builder: Builder, value: Any, kind: type) -> Scalar:
         if value.kind is kind:
             return value
         arguments, value = value.arguments, value.tensor
-    found = value.reshape(()).to(NUMBERS[kind])
+    found = builder.moved(value.reshape(()).to(NUMBERS[kind]))
     return Scalar(builder, found.expr, kind(1), arguments)
 
 

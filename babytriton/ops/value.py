@@ -12,7 +12,6 @@ from tvm import relax
 
 from babytriton.ops import refusals
 from babytriton.ops.storage import Storage
-from babytriton.ops.trees import leaves_in, map_leaves
 
 NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 """The dtype of each kind of Python number at run time."""
@@ -23,7 +22,7 @@ class Emitter(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """The device that the program runs on."""
+        """The device that what is emitted now runs on."""
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable and return its result."""
@@ -53,6 +52,8 @@ class Value:
         self.emitter = emitter
         self.made = expr
         self.meta = meta
+        self.device = emitter.device
+        """Where it is computed."""
         self.storage = storage
         self.version = None if storage is None else storage.version
 
@@ -68,10 +69,8 @@ class Value:
         if name.startswith("__"):
             raise AttributeError(name)
         attribute = getattr(torch.Tensor, name)
-        if name == "device":
-            return self.emitter.device
         if name in ("is_cuda", "is_cpu", "is_meta"):
-            return self.emitter.device.type == name.removeprefix("is_")
+            return self.device.type == name.removeprefix("is_")
         if callable(attribute):
             return Method(self, attribute)
         found = getattr(self.meta, name)
@@ -98,6 +97,12 @@ class Value:
         raise DataDependent("int")
 
     __index__ = __int__
+
+    def __str__(self) -> str:
+        raise DataDependent("a formatted string")
+
+    def __format__(self, spec: str) -> str:
+        raise DataDependent("a formatted string")
 
     def __len__(self) -> int:
         return len(self.meta)
@@ -159,6 +164,46 @@ class Scalar(Value):
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _constant
 
 
+class Text:
+    """A string that shows numbers of the program, so that it is known only at run time.
+
+    It may be joined to other strings and printed. Whatever needs its characters while compiling
+    raises :class:`DataDependent`, or :class:`NeedsConstant` where constants would do.
+
+    Args:
+        make: makes the string from the arguments, once the values in them are real.
+    """
+
+    def __init__(self, make: Callable[..., str], *args: Any, **kwargs: Any) -> None:
+        self.make = make
+        self.args = args
+        self.kwargs = kwargs
+
+    def refuse(self, *_: Any) -> Any:
+        """Say that the characters are not known."""
+        values = values_in(self)
+        if all(isinstance(value, Scalar) for value in values):
+            raise constant_needed("a formatted string", values)
+        raise DataDependent("a formatted string")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
+    def __add__(self, other: Any) -> Any:
+        return Text(operator.add, self, other) if isinstance(other, (str, Text)) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Text(operator.add, other, self) if isinstance(other, str) else NotImplemented
+
+    def __repr__(self) -> str:
+        return "a formatted string"
+
+    __str__ = __format__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __mul__ = __mod__ = refuse
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of a tensor of the program, bound to it."""
@@ -188,6 +233,7 @@ class NeedsConstant(Exception):
 
 REFUSALS: tuple[type[Exception], ...] = (
     refusals.IllTyped,
+    refusals.MixedDevices,
     refusals.Mutation,
     refusals.Related,
     refusals.RowError,
@@ -212,13 +258,62 @@ def constant_needed(what: str, values: Iterable[Value]) -> NeedsConstant | DataD
 
 
 def values_in(tree: Any) -> list[Value]:
-    """The values in nested tuples, lists, dicts and slices, in order."""
-    return leaves_in(tree, Value)
+    """The values in nested tuples, lists, dicts, slices and texts, in order."""
+    if isinstance(tree, Value):
+        return [tree]
+    if isinstance(tree, Text):
+        return values_in((tree.args, tree.kwargs))
+    if isinstance(tree, (tuple, list)):
+        return [value for item in tree for value in values_in(item)]
+    if isinstance(tree, dict):
+        return [value for item in tree.values() for value in values_in(item)]
+    if isinstance(tree, slice):
+        return values_in((tree.start, tree.stop, tree.step))
+    return []
 
 
 def map_values(tree: Any, fn: Callable[[Value], Any]) -> Any:
-    """The same nested tuples, lists, dicts and slices with ``fn`` applied to each value."""
-    return map_leaves(tree, Value, fn)
+    """The same nested tuples, lists, dicts, slices and texts with ``fn`` applied to each value."""
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, Text):
+            args, kwargs = map_values((item.args, item.kwargs), fn)
+            return Text(item.make, *args, **kwargs)
+        return fn(item) if isinstance(item, Value) else item
+
+    return _map(tree, leaf)
+
+
+def written(tree: Any) -> Any:
+    """The same nested tuples, lists, dicts and slices with the string of each text filled in."""
+
+    def leaf(item: Any) -> Any:
+        if not isinstance(item, Text):
+            return item
+        args, kwargs = written((item.args, item.kwargs))
+        return item.make(*args, **kwargs)
+
+    return _map(tree, leaf)
+
+
+def _map(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, (tuple, list)):
+        items = [_map(item, leaf) for item in tree]
+        return _like_sequence(tree, items)
+    if isinstance(tree, dict):
+        return {key: _map(item, leaf) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(_map(x, leaf) for x in (tree.start, tree.stop, tree.step)))
+    return leaf(tree)
+
+
+def _like_sequence(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
+    if isinstance(like, list):
+        return items
+    if hasattr(like, "_fields"):
+        return type(like)(*items)
+    # torch's named results, such as those of max(x, dim), take one sequence.
+    return tuple(items) if type(like) is tuple else type(like)(items)
 
 
 def _holds_tensor(found: Any) -> bool:

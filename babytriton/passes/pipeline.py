@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
-from babytriton.passes import cpu, gpu
+from babytriton.passes import cpu, devices, gpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.scheduling import schedule
@@ -40,10 +40,14 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:
     """Relax operators -> calls of fused TensorIR functions, scheduled for the target."""
-    return schedule_kernels(fuse(mod, target), target)
+    return schedule_kernels(devices.place(fuse(devices.cross_once(mod), target)), target)
 
 
 def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
-    """Unscheduled TensorIR functions -> the same with loops for the target."""
-    scheduled = schedule(mod, RULES[target.kind], tvm_target(target))
-    return PRECISE_MATH[target.kind](scheduled)
+    """Unscheduled TensorIR functions -> the same with loops for the target, or their own one."""
+    functions = dict(mod.functions_items())
+    for own, kernels in devices.by_target(mod, tvm_target(target)):
+        kind = devices.KINDS[own.kind.name]
+        scheduled = PRECISE_MATH[kind](schedule(kernels, RULES[kind], own))
+        functions.update(scheduled.functions_items())
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

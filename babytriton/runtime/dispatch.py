@@ -19,12 +19,12 @@ class Launcher:
 
     Args:
         executable: what to run.
-        device: that the program runs on.
+        devices: that the program computes on, the one it is called on first.
     """
 
-    def __init__(self, executable: Executable, device: torch.device) -> None:
+    def __init__(self, executable: Executable, devices: Sequence[torch.device]) -> None:
         self._executable = executable
-        self._device = device
+        self._devices = devices
         self._thread = threading.local()
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
@@ -32,8 +32,8 @@ class Launcher:
         arguments = [readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
         function = getattr(self._thread, "function", None)
         if function is None:
-            index = self._device.index or 0
-            function = virtual_machine(self._executable, index)[self._executable.entry]
+            machine = virtual_machine(self._executable, self._devices)
+            function = machine[self._executable.entry]
             self._thread.function = function
         try:
             outputs = function(*arguments)
@@ -101,13 +101,13 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (reach + 1) * tensor.element_size()
 
 
-def require_device(function: str, kind: str) -> None:
-    """Refuse to run where the target's device is missing.
+def require_device(function: str, devices: Sequence[torch.device]) -> None:
+    """Refuse to run where a device is missing.
 
     Raises:
         RuntimeError: there is no GPU, or torch was built without CUDA.
     """
-    if kind != "cuda" or torch.cuda.is_available():
+    if all(device.type != "cuda" for device in devices) or torch.cuda.is_available():
         return
     built = torch.version.cuda
     found = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import tvm
 from tvm import relax, tirx
 from tvm.error import InternalError
@@ -110,9 +111,8 @@ def _modules(module: Any) -> Iterator[Any]:
         yield from _modules(imported)
 
 
-def virtual_machine(executable: Executable, device_index: int) -> Any:
+def virtual_machine(executable: Executable, devices: Sequence[torch.device]) -> Any:
     """A virtual machine for the calling thread; sharing one between threads crashes."""
-    kind = executable.target.kind
-    device = tvm.cpu() if kind == "cpu" else tvm.cuda(device_index)
+    found = [tvm.device(device.type, device.index or 0) for device in devices]
     with COMPILE_LOCK:
-        return relax.VirtualMachine(executable.vm_executable, device)
+        return relax.VirtualMachine(executable.vm_executable, found)

@@ -1,8 +1,8 @@
 """Step 1: a decorator takes the function over.
 
 ``@bt.jit`` puts a ``JitFunction`` in the function's place. The plain function is kept as ``fn``.
-Calling the name no longer runs the body: it compiles it. Python that touches no tensor, such as
-``print``, runs while compiling and leaves nothing behind: the second call is silent.
+Calling the name no longer runs the body: it compiles it, once, and runs what was compiled. A
+``print`` in it is compiled as well, so it still happens at each call.
 """
 
 import babytriton as bt

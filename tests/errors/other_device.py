@@ -1,4 +1,4 @@
-"""A factory for another device than the function's."""
+"""A factory for a device that there are no kernels for."""
 
 import torch
 
@@ -7,7 +7,7 @@ import babytriton as bt
 
 @bt.jit("cpu")
 def f(x):
-    return x + torch.zeros(3, device="cuda")
+    return x + torch.zeros(3, device="xla")
 
 
 def run():

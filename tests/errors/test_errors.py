@@ -17,6 +17,8 @@ import babytriton as bt
 HERE = Path(__file__).parent
 CASES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith(("test_", "__")))
 
+RAISED = (TypeError, ValueError, RuntimeError, IndexError, ArithmeticError, AssertionError)
+
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_message(case: Path, update_golden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,8 +31,7 @@ def test_message(case: Path, update_golden: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, name, module)
     linecache.checkcache()
     spec.loader.exec_module(module)
-    kinds = (bt.CompileError, TypeError, ValueError, RuntimeError, IndexError, ArithmeticError)
-    with pytest.raises(kinds) as caught:
+    with pytest.raises((bt.CompileError, *RAISED)) as caught:
         module.run()
     kind = "CompileError" if isinstance(caught.value, bt.CompileError) else caught.type.__name__
     text = f"{kind}\n{caught.value}\n".replace(f"{HERE}/", "")

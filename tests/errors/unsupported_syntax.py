@@ -7,7 +7,10 @@ import babytriton as bt
 
 @bt.jit
 def f(x):
-    yield x
+    try:
+        return x.log()
+    except ValueError:
+        return x
 
 
 def run():

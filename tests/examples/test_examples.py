@@ -70,7 +70,9 @@ def inspect_stages(example: Run) -> None:
 
 def decorator(example: Run) -> None:
     example.shows("<jit add for cpu>", "is function")
-    example.shows("first call:\nadd\nsecond call:\nthe plain function, called twice:\nadd\nadd\n")
+    example.shows(
+        "first call:\nadd\nsecond call:\nadd\nthe plain function, called twice:\nadd\nadd\n"
+    )
 
 
 def syntax_tree(example: Run) -> None:
@@ -146,6 +148,13 @@ def fusion(example: Run) -> None:
     torch.testing.assert_close(example.names["result"].cpu(), torch.full((2, 3), 3.0))
 
 
+def devices(example: Run) -> None:
+    example.shows("R.to_vdevice(", "R.to_vdevice(", "a kernel for each device, add", "define")
+    example.shows("__global__", "on the CPU alone: fused_add_add\ntensor([[3., 3., 3.]")
+    example.shows("on both:" if torch.cuda.is_available() else "no GPU here")
+    assert example.text.count("R.to_vdevice(") == 2
+
+
 def multiplication(example: Run) -> None:
     own, registered = example.text.split("with a row of our own:")
     assert own.count("R.multiply(") == 1
@@ -163,6 +172,29 @@ def meta_schedule(example: Run) -> None:
     for compiled in (example.names["gpu_by_rules"], example.names["gpu_drawn"]):
         found = call_on_gpu(compiled, (x, w))
         torch.testing.assert_close(found, torch.relu(x @ w), rtol=1e-4, atol=1e-4)
+
+
+def if_else(example: Run) -> None:
+    before, after = example.text.split("after the passes")
+    assert "with R.dataflow()" not in before
+    assert "if gv" in before
+    assert "with R.dataflow()" in after
+    example.shows("every branch gives what Python gives", "error[BT019]: `out` may not be defined")
+    a, compiled = example.names["a"], example.names["compiled"]
+    for b in (a, -2 * a):
+        torch.testing.assert_close(call_on_gpu(compiled, (a, b)), example.names["choose"].fn(a, b))
+
+
+def loops(example: Run) -> None:
+    unrolled, halves = example.text.split("1,000,000 steps")
+    assert "fused_" in unrolled
+    example.shows("cls.steps(0, 1000000,", "(low + high) // 2", "cls.steps(62,")
+    example.shows("all give what Python gives; the last loop took 22 steps", "__global__")
+    a, compiled = example.names["a"], example.names["compiled"]
+    found, steps = call_on_gpu(compiled, (a * 100,))
+    expected, expected_steps = example.names["until"].fn(a * 100)
+    torch.testing.assert_close(found, expected)
+    assert steps == expected_steps
 
 
 def relax_functions(example: Run) -> None:
@@ -228,8 +260,11 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "baby_triton/13_fusion.py": fusion,
     "baby_triton/exercise_1_multiplication.py": multiplication,
     "baby_triton/exercise_2_meta_schedule.py": meta_schedule,
+    "baby_triton/exercise_3_if_else.py": if_else,
+    "baby_triton/exercise_4_loops.py": loops,
     "baby_triton/exercise_5_relax_functions.py": relax_functions,
     "baby_triton/exercise_6_user_tensorir.py": user_tensorir,
+    "baby_triton/exercise_7_devices.py": devices,
     "baby_triton/exercise_8_tensorir.py": tensorir,
     "kernels/gemv.py": gemv,
     "kernels/histogram.py": histogram,

@@ -13,6 +13,7 @@ from tvm.ir import IRModule
 
 from babytriton import errors, kernel_errors
 from babytriton.diagnostics import CompileError, Span
+from babytriton.frontend.callee import function_of
 from babytriton.frontend.captures import Captures, Guard, Place
 from babytriton.frontend.kernel.frames import Frame, names_of
 from babytriton.frontend.kernel.generator import Generator
@@ -23,7 +24,7 @@ from babytriton.frontend.kernel.tensors import Tensor
 from babytriton.frontend.program import Hidden
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import Signature, TensorSpec, rebuild
-from babytriton.frontend.source import Source, unbound
+from babytriton.frontend.source import Source
 from babytriton.types import TensorType
 
 
@@ -134,7 +135,7 @@ class _Body:
         values = [rebuild(spec, lambda: next(leaves)) for spec in signature.specs]
         names = dict(zip(signature.names, values))
         own = names_of(source.node)
-        frame = Frame(source, Scope(dict(names), fn=unbound(fn)), (), own, set(names))
+        frame = Frame(source, Scope(dict(names), fn=function_of(fn)), (), own, set(names))
         fault = buffer("fault", TensorType((max(1, faults),), torch.int64))
         generator = Generator(frame, captures, known, checks, fault)
         generator.trail.extend(trail)

@@ -1,0 +1,263 @@
+"""Modules: what calling one means, where its tensors are read, and when torch runs it instead."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import types
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from babytriton import errors
+from babytriton.diagnostics import CompileError
+from babytriton.frontend import calls
+from babytriton.frontend.captures import Guard, Place
+
+if TYPE_CHECKING:
+    from babytriton.frontend.codegen import CodeGenerator
+    from babytriton.frontend.visitor import Visitor
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def call(
+    at: CodeGenerator,
+    node: ast.AST,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """``module(...)``: its ``forward`` between its hooks and those of all modules.
+
+    Backward hooks see gradients, and a compiled function records none.
+    """
+    own = inspect.getattr_static(type(module), "__call__")
+    if isinstance(own, types.FunctionType) and not own.__code__.co_filename.startswith(_TORCH):
+        return calls.call(at, node, own, (module, *args), kwargs)
+    if isinstance(module, torch.jit.ScriptModule):
+        why = "TorchScript has no Python source"
+        instead = "call the module that it was made of"
+        at.fail(errors.UnsupportedCall(at.span(node), type(module).__name__, why, instead))
+    path = _path(at, module)
+    _watch(at, (id(module), "hooks"), Place(f"{path}'s hooks", lambda: _Hooks.of(module)))
+    _watch(at, ("hooks",), Place("hooks of all modules", _Hooks.of_all))
+    everywhere, hooks = _Hooks.of_all(), _Hooks.of(module)
+    for hook, with_kwargs in (*everywhere.before, *hooks.before):
+        args, kwargs = _before(at, node, module, hook, with_kwargs, args, kwargs)
+    result = forward(at, node, module, args, kwargs)
+    for hook, with_kwargs in (*everywhere.after, *hooks.after):
+        given = (module, args, kwargs, result) if with_kwargs else (module, args, result)
+        replaced = _call_hook(at, node, hook, given)
+        result = result if replaced is None else replaced
+    return result
+
+
+def forward(
+    at: CodeGenerator,
+    node: ast.AST,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """``module.forward(...)``, inlined; a module of torch's that cannot be runs through torch."""
+    fn = calls.attribute(at, node, module, "forward")
+    builder = at.program.builder
+    before = len(builder.fallbacks), len(builder.rows)
+    try:
+        return calls.call(at, node, fn, args, kwargs)
+    except CompileError as error:
+        span = error.diagnostic.span
+        theirs = span is not None and span.path.startswith(_TORCH)
+        if not theirs or not type(module).__module__.startswith("torch."):
+            raise
+        # What was emitted so far has no use, and is removed as dead code.
+        del builder.fallbacks[before[0] :], builder.rows[before[1] :]
+        return _through_torch(at, node, module, args, kwargs, error)
+
+
+def _through_torch(
+    at: CodeGenerator,
+    node: ast.AST,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: CompileError,
+) -> Any:
+    name = type(module).__name__
+    if module.training and any(True for _ in module.buffers()):
+        instead = "call its eval(), or leave it out of the function"
+        at.fail(errors.Mutation(at.span(node), f"{name} in training", instead))
+    if any(_Hooks.of(child) for child in module.modules() if child is not module):
+        raise error
+    tensors = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    path = _path(at, module)
+    state = {}
+    for key, tensor in tensors.items():
+        place = Place(f"{path}.{key}", _reader(module, key))
+        state[key] = at.program.captures.lift(place, tensor)
+    flags = Place(f"{path}.training", lambda: [child.training for child in module.modules()])
+    _watch(at, (id(module), "training"), flags)
+    called = Forward(module, f"its forward cannot be inlined: {error.diagnostic.code}")
+    with at.program.blaming(at.span(node), name, (args, kwargs)):
+        return at.program.builder.call(called, (state, *args), kwargs)
+
+
+def _call_hook(at: CodeGenerator, node: ast.AST, hook: Any, args: tuple[Any, ...]) -> Any:
+    """Call a hook. Those of torch are inlined as well: they are about objects, not tensors."""
+    method = inspect.getattr_static(type(hook), "__call__", None)
+    if isinstance(hook, types.FunctionType):
+        return calls.inline(at, node, hook, args, {})
+    if isinstance(method, types.FunctionType) and not isinstance(hook, torch.nn.Module):
+        return calls.inline(at, node, method, (hook, *args), {})
+    return calls.call(at, node, hook, args, {})
+
+
+def _path(at: Visitor, module: torch.nn.Module) -> str:
+    return at.program.captures.path_of(module) or type(module).__name__
+
+
+class Forward:
+    """``forward`` of a module as a function of its tensors, for torch to type and to run.
+
+    Attributes:
+        why: it runs through torch.
+    """
+
+    def __init__(self, module: torch.nn.Module, why: str) -> None:
+        self._module = module
+        self.why = why
+        self.__name__ = type(module).__name__
+
+    def __call__(self, state: Mapping[str, torch.Tensor], /, *args: Any, **kwargs: Any) -> Any:
+        if not any(tensor.is_meta for tensor in state.values()):
+            return self._module.forward(*args, **kwargs)
+        inside = {f"module.{name}": tensor for name, tensor in state.items()}
+        return torch.func.functional_call(_WithoutHooks(self._module), inside, args, kwargs)
+
+
+class _WithoutHooks(torch.nn.Module):
+    """Calls the ``forward`` of a module, where ``functional_call`` would call the module."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.forward(*args, **kwargs)
+
+
+class _Hooks:
+    """The hooks around ``forward``, each with whether it takes keyword arguments."""
+
+    def __init__(self, before: list[Any], after: list[Any]) -> None:
+        self.before = before
+        self.after = after
+
+    @classmethod
+    def of(cls, module: torch.nn.Module) -> _Hooks:
+        before, after = module._forward_pre_hooks, module._forward_hooks
+        if not before and not after:
+            return _NONE
+        return cls(
+            [(hook, i in module._forward_pre_hooks_with_kwargs) for i, hook in before.items()],
+            [(hook, i in module._forward_hooks_with_kwargs) for i, hook in after.items()],
+        )
+
+    @classmethod
+    def of_all(cls) -> _Hooks:
+        before = torch_module._global_forward_pre_hooks
+        after = torch_module._global_forward_hooks
+        if not before and not after:
+            return _NONE
+        named = torch_module._global_forward_hooks_with_kwargs
+        return cls(
+            [(hook, False) for hook in before.values()],
+            [(hook, i in named) for i, hook in after.items()],
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hooks) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_NONE = _Hooks([], [])
+
+
+def _watch(at: Visitor, key: tuple[Any, ...], place: Place) -> None:
+    found = place.read()
+    at.program.captures.watch(key, Guard(place, lambda now: bool(now == found)))
+
+
+def _before(
+    at: CodeGenerator,
+    node: ast.AST,
+    module: torch.nn.Module,
+    hook: Callable[..., Any],
+    with_kwargs: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as a hook before ``forward`` leaves them."""
+    given = (module, args, kwargs) if with_kwargs else (module, args)
+    found = _call_hook(at, node, hook, given)
+    if found is None:
+        return args, kwargs
+    if not with_kwargs:
+        return (found if isinstance(found, tuple) else (found,)), kwargs
+    if not isinstance(found, tuple) or len(found) != 2:
+        why = "a forward pre-hook with keyword arguments returns None or (args, kwargs)"
+        at.fail(errors.PythonError(at.span(node), "RuntimeError", why))
+    return found
+
+
+def items(at: Visitor, value: Any) -> Any:
+    """What iterating over a value gives; of a container of modules, what it holds is watched."""
+    if not isinstance(value, torch.nn.Module):
+        return value
+    if isinstance(value, (torch.nn.ParameterList, torch.nn.ParameterDict)):
+        path, size = _path(at, value), len(value)
+        _watch(at, (id(value), "len"), Place(f"len({path})", lambda: len(value)))
+        if isinstance(value, torch.nn.ParameterDict):
+            return list(value)
+        lift = at.program.captures.lift
+        reads = [(f"{path}[{i}]", partial(operator.getitem, value, i)) for i in range(size)]
+        return [lift(Place(*read), read[1]()) for read in reads]
+    if isinstance(value, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)):
+        path = _path(at, value)
+        children = value._modules
+        _watch(at, (id(value), "modules"), Place(f"{path}'s modules", lambda: dict(children)))
+        for name, child in children.items():
+            at.program.captures.name(child, f"{path}[{name}]")
+        return list(children if isinstance(value, torch.nn.ModuleDict) else children.values())
+    return value
+
+
+def place_of(module: torch.nn.Module, path: str, name: str) -> Place | None:
+    """Where a tensor or a module of a module is read, without ``Module.__getattr__``."""
+    for table in (module._parameters, module._buffers, module._modules):
+        if name in table:
+            return Place(f"{path}.{name}", _item_reader(table, name))
+    return None
+
+
+def _item_reader(table: Mapping[str, Any], name: str) -> Callable[[], Any]:
+    return lambda: table[name]
+
+
+def _reader(module: torch.nn.Module, name: str) -> Callable[[], Any]:
+    parent, _, last = name.rpartition(".")
+    owner = module.get_submodule(parent)
+    return lambda: getattr(owner, last)
