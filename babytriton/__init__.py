@@ -10,6 +10,7 @@ import tvm as _tvm  # noqa: E402, F401
 # TVM replaces the hook; a user's uncaught error would then print without its message.
 _sys.excepthook = _excepthook
 
+from babytriton.config import CONFIG as _CONFIG  # noqa: E402
 from babytriton.device import device  # noqa: E402
 from babytriton.diagnostics import CompileError  # noqa: E402
 from babytriton.frontend.grid import grid  # noqa: E402
@@ -20,9 +21,12 @@ from babytriton.kernel_stages import (  # noqa: E402
     LoweredKernel,
     ScheduledKernel,
 )
+from babytriton.specializations import Specialization  # noqa: E402
 from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
 from babytriton.targets import Target  # noqa: E402
 from babytriton.tensor import Tensor  # noqa: E402
+
+_CONFIG.start_logging()
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "LoweredKernel",
     "Scheduled",
     "ScheduledKernel",
+    "Specialization",
     "Target",
     "Tensor",
     "__version__",

@@ -254,3 +254,30 @@ class NothingCompiled(CallDiagnostic):
     hint = "call it first, or give example arguments: {function}.source(x)"
     exception = RuntimeError
     function: str
+
+
+@dataclass(frozen=True)
+class SizesDiffer(CallDiagnostic):
+    code = "BT128"
+    title = "argument `{name}`: another size for `{size}`"
+    label = "`{size}` is {given} in dimension {dim} of `{name}`, "
+    label += "and {other} in dimension {other_dim} of `{other_name}`"
+    exception = ValueError
+    name: str
+    size: str
+    given: int
+    dim: int
+    other: int
+    other_name: str
+    other_dim: int
+
+
+@dataclass(frozen=True)
+class OtherSizes(CallDiagnostic):
+    code = "BT129"
+    title = "sizes that this was not compiled for"
+    label = "it holds where {condition}, and now {given}"
+    hint = "call the jitted function, which compiles again, or lower() for such sizes"
+    exception = ValueError
+    condition: str
+    given: str

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
+
+TOPICS = ("recompiles",)
+"""What ``BABYTRITON_LOG`` may name."""
 
 
 @dataclass(frozen=True)
@@ -13,14 +17,35 @@ class Config:
     Attributes:
         interpret: ``BABYTRITON_INTERPRET=1`` runs the undecorated Python function instead of
             compiling it, for debugging with prints and breakpoints.
+        log: ``BABYTRITON_LOG=recompiles`` says on standard error what is compiled and why; it is
+            the logger ``babytriton.recompiles``. Several topics are separated by commas.
     """
 
     interpret: bool
+    log: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls) -> Config:
-        """The settings as the environment has them now."""
-        return cls(interpret=os.environ.get("BABYTRITON_INTERPRET", "0") not in ("", "0"))
+        """The settings as the environment has them now.
+
+        Raises:
+            ValueError: it names a topic to log that there is not.
+        """
+        log = tuple(part.strip() for part in os.environ.get("BABYTRITON_LOG", "").split(","))
+        unknown = set(log) - {*TOPICS, ""}
+        if unknown:
+            raise ValueError(f"BABYTRITON_LOG: {min(unknown)!r} is none of {', '.join(TOPICS)}")
+        interpret = os.environ.get("BABYTRITON_INTERPRET", "0") not in ("", "0")
+        return cls(interpret=interpret, log=tuple(filter(None, log)))
+
+    def start_logging(self) -> None:
+        """Let the topics that the environment names be heard on standard error."""
+        for topic in self.log:
+            logger = logging.getLogger(f"babytriton.{topic}")
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
 
 
 CONFIG = Config.from_environment()

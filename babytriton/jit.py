@@ -13,14 +13,17 @@ import torch
 from babytriton import errors
 from babytriton.config import CONFIG
 from babytriton.frontend.callee import behind, function_of, name_of
-from babytriton.frontend.captures import Guard
+from babytriton.frontend.dimensions import Dimensions, Seen
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
 from babytriton.frontend.source import Source
 from babytriton.ops import TABLE
+from babytriton.ops.refusals import Related
 from babytriton.ops.registry import Registry
+from babytriton.ops.trees import leaves_in
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK
+from babytriton.specializations import Specialization, Specializations
 from babytriton.stages import SOURCE_KINDS, Compiled, Lowered
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
@@ -39,21 +42,27 @@ class JitFunction:
     Attributes:
         fn: the plain Python function.
         target: what it compiles for; ``None`` lets the device of the arguments decide.
+        dynamic: whether sizes are symbolic; ``None`` for those that vary from call to call.
     """
 
     def __init__(
-        self, fn: Function, target: Target | None = None, static_argnames: Iterable[str] = ()
+        self,
+        fn: Function,
+        target: Target | None = None,
+        static_argnames: Iterable[str] = (),
+        dynamic: bool | None = None,
     ) -> None:
         self.fn = fn
         self.target = target
+        self.dynamic = dynamic
         self._static_argnames = frozenset(static_argnames)
         self._parameters = Parameters(fn)
         unknown = self._static_argnames - set(self._parameters.names)
         if unknown:
             raise ValueError(f"static_argnames: {name_of(fn)} has no parameter {min(unknown)!r}")
         self._registry = Registry(REGISTRY, COMPILE_LOCK)
-        self._specializations: dict[Any, list[Compiled]] = {}
-        self._newest: Compiled | None = None
+        self._specializations = Specializations()
+        self._seen = Seen()
         self._static = self._static_argnames
         self._classes: dict[type, dict[str, Any]] = {}
         Source.remember(fn)
@@ -101,7 +110,8 @@ class JitFunction:
         """
         if not args and not kwargs:
             args = tuple(self._annotated())
-        return self._lower(self._parameters.bind(args, kwargs))
+        # Of itself, not of what earlier calls were.
+        return self._lower(self._parameters.bind(args, kwargs), Seen())
 
     def source(self, *args: Any, kind: str | None = None) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
@@ -115,11 +125,17 @@ class JitFunction:
             args, kind = (), first
         if args:
             values = self._unboxed(self._parameters.bind(args, {}), specs=True)
+            if leaves_in(values, Tensor):  # no call will ask for it again
+                return self._lower(values, Seen()).compile().source(kind)
             found = self._find(values) or self._make(values)
             return found.source(kind)
-        if self._newest is None:
+        if self._specializations.newest is None:
             raise errors.NothingCompiled(None, self.__name__).error()
-        return self._newest.source(kind)
+        return self._specializations.newest.source(kind)
+
+    def specializations(self) -> tuple[Specialization, ...]:
+        """What was compiled so far, in order."""
+        return tuple(map(Specialization.of, self._specializations))
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         """As a method: a function compiled for the object it is called on."""
@@ -138,14 +154,15 @@ class JitFunction:
         # A copy of an object has the attributes of the first, this one among them.
         if bound is None or bound.fn.__self__ is not owner:
             method = types.MethodType(self.fn, owner)
-            bound = JitFunction(method, self.target, self._static_argnames)
+            bound = JitFunction(method, self.target, self._static_argnames, self.dynamic)
             bound._registry = self._registry
             attributes[name] = bound
         return bound
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
         """A function that compiles anew: what was compiled belongs to the first one."""
-        copied = JitFunction(copy.deepcopy(self.fn, memo), self.target, self._static_argnames)
+        fn = copy.deepcopy(self.fn, memo)
+        copied = JitFunction(fn, self.target, self._static_argnames, self.dynamic)
         copied._registry = self._registry.copy()
         return copied
 
@@ -163,12 +180,8 @@ class JitFunction:
         return f"<jit {self.__qualname__} for {self.target or 'the device of its arguments'}>"
 
     def _find(self, values: Sequence[Any]) -> Compiled | None:
-        key = self._key(values)
-        try:
-            candidates = self._specializations.get(key, ())
-        except TypeError:  # an argument that is not hashable: making one says which
-            return None
-        return next((c for c in candidates if _holds(c.guards)), None)
+        leaves = leaves_of(values, self._static, self._parameters.names)
+        return self._specializations.find(self._key(values), leaves)
 
     def _key(self, values: Sequence[Any]) -> Any:
         names = self._parameters.names
@@ -179,23 +192,27 @@ class JitFunction:
         with COMPILE_LOCK:
             found = self._find(values)  # another thread may have been faster
             if found is None:
-                found = self._lower(values).compile()
-                self._specializations.setdefault(self._key(values), []).append(found)
-            self._newest = found
+                found = self._lower(values, self._seen).compile()
+                call = Signature.of(self._parameters.names, values, self._static, Dimensions(None))
+                self._specializations.add(self._key(values), found, call)
             return found
 
-    def _lower(self, values: Sequence[Any]) -> Lowered:
+    def _lower(self, values: Sequence[Any], seen: Seen) -> Lowered:
         self._check_annotations(values)
+        names = self._parameters.names
+        dimensions = Dimensions(self.dynamic, self._annotations, seen)
         while True:
-            signature = Signature.of(self._parameters.names, values, self._static)
+            signature = Signature.of(names, values, self._static, dimensions)
             target = self.target or target_of(signature)
+            table = self._registry.table
             try:
-                return Lowered.of(
-                    self.fn, self._parameters, signature, target, self._registry.table
-                )
+                return Lowered.of(self.fn, self._parameters, signature, target, dimensions, table)
             except NeedsConstant as needed:
                 # Specializations made before keep a float variable that this one cannot.
                 self._static |= needed.arguments
+                dimensions = dimensions.restarted({})
+            except Related as relation:
+                dimensions = dimensions.restarted(relation.sizes)
 
     def _unboxed(self, values: Sequence[Any], specs: bool = False) -> Sequence[Any]:
         """The arguments, with the tensor in place of each box that holds one."""
@@ -225,7 +242,7 @@ class JitFunction:
 
     def _check_annotations(self, values: Sequence[Any]) -> None:
         annotations = self._annotations
-        sizes: dict[str, tuple[int, str]] = {}
+        sizes: dict[str, tuple[int, str, int]] = {}
         for name, value in zip(self._parameters.names, values):
             if name in annotations and isinstance(value, torch.Tensor):
                 annotations[name].check(name, value, sizes)
@@ -235,9 +252,14 @@ class JitFunction:
 def jit(fn: Function, /) -> JitFunction: ...
 @overload
 def jit(
-    target: Target | str | None = None, *, static_argnames: Iterable[str] = ()
+    target: Target | str | None = None,
+    *,
+    static_argnames: Iterable[str] = (),
+    dynamic: bool | None = None,
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
-def jit(target: Any = None, *, static_argnames: Iterable[str] = ()) -> Any:
+def jit(
+    target: Any = None, *, static_argnames: Iterable[str] = (), dynamic: bool | None = None
+) -> Any:
     """Compile a plain Python function over torch tensors.
 
     Works bare, ``@jit``, and with a target, ``@jit("gpu")`` or ``@jit(target=Target("cuda"))``.
@@ -246,6 +268,9 @@ def jit(target: Any = None, *, static_argnames: Iterable[str] = ()) -> Any:
         target: ``"cpu"``, ``"gpu"``, a :class:`Target`, or ``None`` for the device of the inputs.
         static_argnames: parameters whose floats are constants of the program, so that a new value
             compiles again; ints, bools and strings are constants anyway.
+        dynamic: ``True`` makes every size of 2 or more symbolic, so that one program serves all
+            sizes; ``False`` none, so that each has a program of its own. By default those are that
+            an annotation names, and those that have had two values.
 
     Returns:
         A :class:`JitFunction`, called as the function is.
@@ -257,8 +282,8 @@ def jit(target: Any = None, *, static_argnames: Iterable[str] = ()) -> Any:
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if target is None or isinstance(target, (str, Target)):
         chosen = None if target is None else as_target(target)
-        return lambda fn: JitFunction(_as_function(fn), chosen, names)
-    return JitFunction(_as_function(target), None, names)
+        return lambda fn: JitFunction(_as_function(fn), chosen, names, dynamic)
+    return JitFunction(_as_function(target), None, names, dynamic)
 
 
 def _as_function(fn: Any) -> Function:
@@ -275,7 +300,3 @@ def target_of(signature: Signature) -> Target:
             kind = leaf.spec.device.type
             break
     return Target(kind)
-
-
-def _holds(guards: Sequence[Guard]) -> bool:
-    return all(guard() for guard in guards)

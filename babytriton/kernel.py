@@ -140,7 +140,7 @@ class KernelFunction:
             return found
 
     def _lower(self, values: Sequence[Any]) -> LoweredKernel:
-        sizes: dict[str, tuple[int, str]] = {}
+        sizes: dict[str, tuple[int, str, int]] = {}
         for name, value in zip(self._parameters.names, values):
             if name in self._annotations and isinstance(value, torch.Tensor):
                 self._annotations[name].check(name, value, sizes)

@@ -198,7 +198,7 @@ class CompiledKernel:
         require_device(lowered.name, [torch.device(lowered.target.device_type)])
         found, device = lowered.lowering, self._device
         arguments = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in found.inputs]
-        own = [torch.empty(t.shape, dtype=t.dtype, device=device) for t in found.workspaces]
+        own = [torch.empty(t.sizes, dtype=t.dtype, device=device) for t in found.workspaces]
         if found.faults:
             shape = (len(found.faults),)
             own.append(torch.full(shape, UNTOUCHED, dtype=torch.int64, device=device))

@@ -18,7 +18,8 @@ from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
 from babytriton.frontend.callee import name_of
 from babytriton.frontend.captures import Guard
-from babytriton.frontend.program import Hidden, Input
+from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.program import Computed, Hidden, Input, reader
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback, TorchCall
@@ -64,6 +65,7 @@ class Lowered:
         parameters: Parameters,
         signature: Signature,
         target: Target,
+        dimensions: Dimensions,
         table: Mapping[Callee, Op],
     ) -> Lowered:
         """Lower a function, with the given row for each torch callable.
@@ -71,11 +73,12 @@ class Lowered:
         Raises:
             CompileError: the function cannot be compiled.
             NeedsConstant: a float argument must be a constant for it to be compiled.
+            Related: symbolic sizes have turned out to be equal, or constant.
         """
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
             device = device_of(signature, target)
-            found = lowering.lower(fn, signature, device, target, table)
+            found = lowering.lower(fn, signature, device, dimensions, target, table)
         return cls(name_of(fn), parameters, signature, target, found, node)
 
     @property
@@ -180,6 +183,17 @@ class Compiled:
         """What must still hold outside the function for this to be its program."""
         return self.scheduled.lowered.lowering.guards
 
+    def fits(self, leaves: Sequence[Any]) -> bool:
+        """Whether this is the program for a call whose key it was found by.
+
+        Args:
+            leaves: the tensors and floats of the call.
+        """
+        if not all(guard() for guard in self.guards):
+            return False
+        sizes = self.scheduled.lowered.lowering.sizes
+        return sizes is None or sizes.of(leaves) is not None
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return self  # nothing of it changes, and machine code cannot be copied
 
@@ -203,7 +217,10 @@ class Compiled:
         for guard in self.guards:
             if not guard():
                 raise errors.CapturedChanged(None, guard.place.path, lowered.name).error()
-        return self.run(leaves_of(values, static, lowered.parameters.names))
+        leaves = leaves_of(values, static, lowered.parameters.names)
+        if lowered.lowering.sizes is not None:
+            lowered.lowering.sizes.require(leaves)
+        return self.run(leaves)
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run on the tensors and floats of a call that is known to fit the signature."""
@@ -258,9 +275,14 @@ class _Runner:
         self._writes = lowered.lowering.writes
         paths = [leaf.path for leaf in lowered.signature.leaves()]
         self._inputs = [_input(input, paths) for input in lowered.lowering.inputs]
+        self._sizes = lowered.lowering.sizes
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        parameters = [read(leaves) for _, read in self._inputs]
+        sizes = None if self._sizes is None else self._sizes.of(leaves)
+        parameters = [
+            read.of(sizes or {}) if isinstance(read, Computed) else read(leaves)
+            for _, read in self._inputs
+        ]
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
@@ -270,13 +292,15 @@ class _Runner:
         for write in self._writes:
             parameters[write.input].copy_(outputs[write.index])
 
-        def leaf(place: lowering.Output | lowering.Returned) -> Any:
+        def leaf(place: lowering.Output | lowering.Returned | Computed) -> Any:
             if isinstance(place, lowering.Returned):
                 return parameters[place.input]
+            if isinstance(place, Computed):
+                return place.of(sizes or {})
             output = outputs[place.index]
             return output.item() if place.is_float else output
 
-        return fill(self._result, leaf, (lowering.Output, lowering.Returned))
+        return fill(self._result, leaf, (lowering.Output, lowering.Returned, Computed))
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""
@@ -290,16 +314,17 @@ class _Runner:
             check_target(path, target, others, write.contiguous)
 
 
-def _input(input: Input, paths: Sequence[str]) -> tuple[str, Callable[[Sequence[Any]], Any]]:
+def _input(
+    input: Input, paths: Sequence[str]
+) -> tuple[str, Callable[[Sequence[Any]], Any] | Computed]:
     """What the user calls an input of the program, and how a call reads it."""
-    if isinstance(input, Hidden):
-        read = input.place.read
-        return input.place.path, lambda leaves: read()
+    if isinstance(input, Computed):
+        return "", input
     if isinstance(input, TorchCall):
         function = interop.packed(input)
         return "", lambda leaves: function
-    index = input
-    return paths[index], lambda leaves: leaves[index]
+    path = input.place.path if isinstance(input, Hidden) else paths[input]
+    return path, reader(input)
 
 
 def _cuda_arch(target: Target) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from babytriton import errors
-from babytriton.types import DType, TensorType, find_dtype
+from babytriton.types import DType, Size, TensorType, find_dtype
 
 
 class Tensor:
@@ -66,24 +66,21 @@ class Tensor:
         self.check("data", data, {})
         self._data = data
 
-    def static_type(self, path: str) -> TensorType:
-        """The type, where every size is a number.
+    def type(self, size: Callable[[str], Size]) -> TensorType:
+        """The type, with ``size(name)`` for each size that is a name."""
+        sizes = (size(n) if isinstance(n, str) else n for n in self.shape)
+        return TensorType(tuple(sizes), self._dtype.torch)
 
-        Raises:
-            ValueError: a size is a name.
-        """
-        for size in self.shape:
-            if isinstance(size, str):
-                raise errors.NamedSize(None, path, size, str(self)).error()
-        return TensorType(tuple(int(size) for size in self.shape), self._dtype.torch)
-
-    def check(self, path: str, tensor: torch.Tensor, sizes: dict[str, tuple[int, str]]) -> None:
+    def check(
+        self, path: str, tensor: torch.Tensor, sizes: dict[str, tuple[int, str, int]]
+    ) -> None:
         """Hold a tensor against this annotation.
 
         Args:
             path: what the user calls the tensor.
             tensor: the one given.
-            sizes: the sizes that names stand for so far and where they were seen; extended.
+            sizes: what names stand for so far: a size, and the tensor and dimension that it was
+                seen in; extended.
 
         Raises:
             TypeError: the dtype is another.
@@ -95,15 +92,14 @@ class Tensor:
         given = TensorType.of(tensor)
         if len(self.shape) != tensor.ndim:
             raise errors.ArgumentShape(None, path, str(self), str(given)).error()
-        for wanted, size in zip(self.shape, tensor.shape):
+        for d, (wanted, size) in enumerate(zip(self.shape, tensor.shape)):
             if isinstance(wanted, int):
                 if wanted != size:
                     raise errors.ArgumentShape(None, path, str(self), str(given)).error()
                 continue
-            known, where = sizes.setdefault(wanted, (size, path))
-            if known != size:
-                expected = f"{self} with {wanted} = {known} as in `{where}`"
-                raise errors.ArgumentShape(None, path, expected, str(given)).error()
+            before = sizes.setdefault(wanted, (size, path, d))
+            if before[0] != size:
+                raise errors.SizesDiffer(None, path, wanted, size, d, *before).error()
 
     def __str__(self) -> str:
         return f"{self._dtype.short}[{', '.join(map(str, self.shape))}]"

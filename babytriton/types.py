@@ -1,8 +1,8 @@
-"""What is known of a value before it exists: dtypes and tensor types. Pure data, no IR."""
+"""What is known of a value before it exists: dtypes, sizes and tensor types. Pure data, no IR."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -54,10 +54,36 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 @dataclass(frozen=True)
-class TensorType:
-    """Shape and dtype of a tensor, written ``f32[8, 4]``."""
+class Dim:
+    """A size that is known only at the call.
 
-    shape: tuple[int, ...]
+    Attributes:
+        name: of the size; one name is one size, wherever it stands.
+        sample: a size it had, or might have: 2 or more, as 0 and 1 are always constants.
+    """
+
+    name: str
+    sample: int = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Size = int | Dim | torch.SymInt
+"""A constant, a size named in a signature, or what torch computes with while compiling."""
+
+
+def size_text(size: Size) -> str:
+    """A size in the user's names."""
+    # torch has names of its own for symbolic sizes, such as s77; our ShapeEnv knows the user's.
+    return str(size.node.shape_env.text(size)) if isinstance(size, torch.SymInt) else str(size)
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a tensor, written ``f32[8, 4]``, or ``f32[n, 4]`` for any ``n``."""
+
+    shape: tuple[Size, ...]
     dtype: torch.dtype
 
     @classmethod
@@ -65,11 +91,29 @@ class TensorType:
         """The type of a real or meta tensor."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
-    def meta(self) -> torch.Tensor:
-        """A contiguous tensor of this type that has no storage."""
-        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+    def __hash__(self) -> int:
+        # torch's symbolic sizes compare, and have no hash.
+        return hash((len(self.shape), self.dtype))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, where its sizes are constants; torch's symbolic ones become so."""
+        return tuple(int(size) for size in self.shape if not isinstance(size, Dim))
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The sizes that are known only at the call."""
+        return tuple(size for size in self.shape if isinstance(size, Dim))
+
+    def covers(self, other: TensorType) -> bool:
+        """Whether a tensor of the other type may be one of this, for some symbolic sizes."""
+        return (
+            self.dtype == other.dtype
+            and len(self.shape) == len(other.shape)
+            and all(isinstance(n, Dim) or n == m for n, m in zip(self.shape, other.shape))
+        )
 
     def __str__(self) -> str:
         known = find_dtype(self.dtype)
         name = known.short if known else str(self.dtype).removeprefix("torch.")
-        return f"{name}[{', '.join(map(str, self.shape))}]"
+        return f"{name}[{', '.join(map(size_text, self.shape))}]"

@@ -22,6 +22,7 @@ LAYERS = (
     {"tensor", "device"},
     {"frontend", "passes", "runtime"},
     {"stages"},
+    {"specializations"},
     {"kernel_stages"},
     {"jit"},
     {"kernel"},

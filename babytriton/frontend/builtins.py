@@ -34,6 +34,11 @@ def _type(item: Any) -> type:
     return torch.Tensor if isinstance(item, Value) else type(item)
 
 
+def _len(item: Any) -> Any:
+    # Of a tensor, Python's own wants a number.
+    return item.shape[0] if isinstance(item, Value) and item.ndim else len(item)
+
+
 def _sum(items: Any, start: Any = 0) -> Any:
     return functools.reduce(operator.add, items, start)
 
@@ -71,6 +76,7 @@ ON_VALUES: dict[Any, Callable[..., Any]] = {
     **{fn: effects.text_of(fn) for fn in (str, repr, ascii, format)},
     abs: operator.abs,
     isinstance: _isinstance,
+    len: _len,
     max: _extreme(max, operator.gt),
     min: _extreme(min, operator.lt),
     pow: operator.pow,

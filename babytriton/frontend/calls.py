@@ -136,7 +136,7 @@ def call(
         if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
             return inline(at, node, function, (fn.__self__, *args), kwargs)
         return call(at, node, function, (fn.__self__, *args), kwargs)
-    if _belongs_to_torch(fn):
+    if _belongs_to_torch(fn) and not isinstance(getattr(fn, "__self__", None), torch.Size):
         return _torch(at, node, fn, args, kwargs)
     if isinstance(fn, types.FunctionType) and (values_in((args, kwargs)) or _is_users(fn)):
         return inline(at, node, fn, args, kwargs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import collections
 import copy
+import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,10 +56,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Guard:
-    """What must still be true of a place for the program to be the right one."""
+    """What must still be true of a place for the program to be the right one.
+
+    Attributes:
+        place: where.
+        holds: whether the value found there will do.
+        before: the value that the program was compiled for, in words.
+    """
 
     place: Place
     holds: Callable[[Any], bool]
+    before: str = "another object"
 
     def __call__(self) -> bool:
         try:
@@ -72,11 +80,12 @@ class Captures:
     """Everything one program takes from outside.
 
     Args:
-        tensor: makes the hidden input for a tensor found at a place.
+        tensor: makes the hidden input for a tensor found at a place; gives its type as well.
     """
 
-    tensor: Callable[[Place, torch.Tensor], Any]
+    tensor: Callable[[Place, torch.Tensor], tuple[Any, TensorType]]
     guards: list[Guard] = field(default_factory=list)
+    _tensors: dict[int, tuple[Any, Any, Place]] = field(default_factory=dict)
     _lifted: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _outside: dict[int, Any] = field(default_factory=dict)
     _watched: set[tuple[Any, ...]] = field(default_factory=set)
@@ -90,11 +99,11 @@ class Captures:
         if isinstance(value, (list, dict, tuple)):
             return self._lift_container(place, value)
         if isinstance(value, (set, frozenset, collections.deque)):
-            self.guards.append(Guard(place, _equal_to(copy.copy(value))))
+            self.guards.append(Guard(place, _equal_to(copy.copy(value)), described(value)))
             self._outside[id(value)] = value
             return value
         if isinstance(value, _CONSTANTS):
-            self.guards.append(Guard(place, _equal_to(value)))
+            self.guards.append(Guard(place, _equal_to(value), described(value)))
         else:
             self.name(value, place.path)
             if isinstance(value, types.FunctionType):
@@ -141,15 +150,17 @@ class Captures:
         return id(container) in self._outside
 
     def _lift_tensor(self, place: Place, value: torch.Tensor) -> Any:
-        known = self._lifted.get(id(value))
+        known = self._tensors.get(id(value))
         if known is None:
-            known = (value, self.tensor(place, value))
-            self._lifted[id(value)] = known
-            type, device = TensorType.of(value), value.device
-            self.guards.append(Guard(place, lambda now: _fits(now, type, device)))
+            input, type = self.tensor(place, value)
+            known = self._tensors[id(value)] = (value, input, place)
+            device = value.device
+            fits = functools.partial(_fits, type=type, device=device)
+            self.guards.append(Guard(place, fits, described(value)))
         else:
             # Two names of one tensor share an input for as long as they are one tensor.
-            self.guards.append(Guard(place, _same_as(value)))
+            first = known[2]
+            self.guards.append(Guard(place, lambda now: now is first.read()))
         return known[1]
 
     def _lift_container(self, place: Place, value: Any) -> Any:
@@ -185,6 +196,14 @@ class Captures:
                 self.keep(item)
 
 
+def described(value: Any) -> str:
+    """A value from outside, in words."""
+    if isinstance(value, torch.Tensor):
+        return f"{TensorType.of(value)} on {value.device}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"another {type(value).__name__}"
+
+
 def _equal_to(value: Any) -> Callable[[Any], bool]:
     kind = type(value)
     if isinstance(value, float):
@@ -208,8 +227,5 @@ def _same_function(value: types.FunctionType) -> Callable[[Any], bool]:
 
 def _fits(now: Any, type: TensorType, device: torch.device) -> bool:
     return (
-        isinstance(now, torch.Tensor)
-        and now.dtype == type.dtype
-        and tuple(now.shape) == type.shape
-        and now.device == device
+        isinstance(now, torch.Tensor) and type.covers(TensorType.of(now)) and now.device == device
     )

@@ -45,7 +45,7 @@ class Slot:
 
     def _value(self, program: Program, expr: Any) -> Any:
         if isinstance(self._model, Value) and not isinstance(self._model, Scalar):
-            return program.builder.value(expr, _type_of(self._model).meta())
+            return program.builder.value(expr, program.builder.meta(_type_of(self._model)))
         return program.builder.number(expr, _kind_of(self._model)(1))
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
-from babytriton.frontend import calls
+from babytriton.frontend import calls, numbers
 from babytriton.frontend.captures import Place
 from babytriton.frontend.contexts import Contexts
 from babytriton.frontend.loops import Loops
@@ -116,7 +116,9 @@ class CodeGenerator(Loops, Contexts, Texts):
             if key is None:
                 found.update(self.python(value, dict, self.visit(value)))
             else:
-                self.python(key, operator.setitem, found, self.visit(key), self.visit(value))
+                # A dict is looked into by number.
+                name = numbers.as_constants(self.visit(key))
+                self.python(key, operator.setitem, found, name, self.visit(value))
         return found
 
     def visit_Set(self, node: ast.Set) -> set[Any]:

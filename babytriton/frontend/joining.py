@@ -18,6 +18,7 @@ from babytriton.ops import scalars
 from babytriton.ops.regions import Region
 from babytriton.ops.storage import Storage
 from babytriton.ops.value import NUMBERS, Scalar, Value
+from babytriton.types import TensorType
 
 
 class Differ(Exception):
@@ -337,7 +338,7 @@ def _kind(value: Any) -> Any:
     if isinstance(value, Scalar):
         return value.kind
     if isinstance(value, Value):
-        return (tuple(value.meta.shape), value.meta.dtype)
+        return TensorType.of(value.meta)
     return type(value) if type(value) in NUMBERS else None
 
 

@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tvm import relax
@@ -21,15 +21,21 @@ from babytriton.frontend import calls
 from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
-from babytriton.frontend.program import Input, Program
+from babytriton.frontend.dimensions import Dimensions, Sizes
+from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import ABSENT, FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
+from babytriton.ops.refusals import Related
+from babytriton.ops.sizes import SYMBOLIC
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
 from babytriton.targets import Target
+
+if TYPE_CHECKING:
+    from babytriton.ops.symbols import Symbols
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -77,11 +83,13 @@ class Lowering:
         mod: holds the program as its one function, ``entry``.
         entry: the name of that function.
         inputs: what each parameter of the program gets.
-        result: the function's result with :class:`Output` and :class:`Returned` leaves.
+        result: the function's result with :class:`Output`, :class:`Returned` and
+            :class:`Computed` leaves.
         writes: what the function writes into its inputs.
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
         rows: the table's rows that built Relax.
+        sizes: its symbolic sizes; ``None`` without any.
         devices: that it computes on, the one it is called on first.
     """
 
@@ -93,6 +101,7 @@ class Lowering:
     guards: tuple[Guard, ...]
     fallbacks: tuple[Fallback, ...]
     rows: tuple[Op, ...]
+    sizes: Sizes | None
     devices: tuple[torch.device, ...]
 
 
@@ -100,6 +109,7 @@ def lower(
     fn: Callable[..., Any],
     signature: Signature,
     device: torch.device,
+    dimensions: Dimensions,
     target: Target,
     table: Mapping[Callee, Op],
 ) -> Lowering:
@@ -110,15 +120,18 @@ def lower(
             that is called.
         signature: of the arguments it is compiled for.
         device: what the program is called on.
+        dimensions: names the symbolic sizes of what it captures, as it did in the signature.
         target: what it is compiled for there.
         table: the row of each torch callable.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
+        Related: symbolic sizes have turned out to be equal, or constant: start over with that.
         NeedsConstant: a float argument must be a constant for it to be compiled.
     """
     source = Source.of(fn)
-    program = Program(Builder(table, device, target))
+    symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
+    program = Program(Builder(table, device, target, symbols), dimensions)
     entry = name_of(fn) if name_of(fn).isidentifier() else "main"
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
@@ -128,6 +141,8 @@ def lower(
         try:
             body, returned = _compiled(program, source, fn, signature)
             result = _outputs(program, body.span(body.returns_at), returned, outputs)
+            if symbols is not None:
+                symbols.require_unrelated()
             writes = _writes(program, outputs)
             if program.builder.regions.used and program.builder.placement.span is not None:
                 span = program.builder.placement.span
@@ -137,7 +152,7 @@ def lower(
         # The tuple is not bound to a variable: so each output leaves the dataflow block as a
         # variable of its own, and TVM does not make one that equals an input a view of it.
         R.func_ret_value(relax.Tuple([] if failure else outputs))
-    if isinstance(failure, (CompileError, NeedsConstant)):
+    if isinstance(failure, (CompileError, NeedsConstant, Related)):
         raise failure
     if failure is not None:
         raise errors.internal("lowering", failure) from failure
@@ -150,8 +165,22 @@ def lower(
         tuple(program.captures.guards),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
+        None if symbols is None else _sizes(program, symbols),
         program.builder.placement.devices,
     )
+
+
+def _symbols() -> Symbols:
+    # Imported where it is needed, as it imports a good part of torch's compiler.
+    from babytriton.ops.symbols import Symbols
+
+    return Symbols()
+
+
+def _sizes(program: Program, symbols: Symbols) -> Sizes:
+    """Where a call finds the sizes of a program."""
+    tensors = [(reader(input), path, type) for input, path, type in program.types]
+    return Sizes(tuple(tensors), symbols.conditions())
 
 
 def _module(builder: IRBuilder, program: Program, entry: str) -> IRModule:
@@ -233,6 +262,9 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
             return type(item)([structure(part) for part in item])
         if isinstance(item, dict):
             return {key: structure(part) for key, part in item.items()}
+        if isinstance(item, SYMBOLIC):
+            assert program.builder.symbols is not None
+            return Computed(program.builder.symbols.function(item))
         if isinstance(item, _CONSTANTS):
             return item
         raise CompileError(errors.UnsupportedResult(span, f"an instance of {type(item).__name__}"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ import torch
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
+from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
@@ -22,13 +24,15 @@ from babytriton.ops.refusals import (
     IllTyped,
     MixedDevices,
     Mutation,
+    NeedsData,
+    Related,
     RowFailed,
     Unavailable,
     UnsupportedDtype,
     WrongDevice,
 )
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType, find_dtype
+from babytriton.types import TensorType, find_dtype, size_text
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -41,9 +45,25 @@ class Hidden:
     place: Place
 
 
-Input = int | Hidden | TorchCall
+@dataclass(frozen=True)
+class Computed:
+    """A Python number that each call computes from its sizes, which it is given by name."""
+
+    of: Callable[[Mapping[str, int]], Any]
+
+
+Argument = int | Hidden
+Input = Argument | Computed | TorchCall
 """What a parameter of the program gets: the i-th leaf of the call's arguments, a captured
-tensor, or the torch call of a fallback."""
+tensor, a number that depends on sizes, or the torch call of a fallback."""
+
+
+def reader(input: Argument) -> Callable[[Sequence[Any]], Any]:
+    """How a call reads a tensor or float of the program from the leaves of its arguments."""
+    if isinstance(input, Hidden):
+        read = input.place.read
+        return lambda leaves: read()
+    return operator.itemgetter(input)
 
 
 @dataclass
@@ -66,9 +86,12 @@ class Program:
     """Builder, captures and inputs of one program, and where in the user's code we are."""
 
     builder: Builder
+    dimensions: Dimensions
     inputs: list[Input] = field(default_factory=list)
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
+    types: list[tuple[Argument, str, TensorType]] = field(default_factory=list)
+    """Each of them: what it is, what the user calls it, and its type with names of sizes."""
     trail: list[Span] = field(default_factory=list)
     """The calls that are being inlined, outermost first."""
     callees: list[Any] = field(default_factory=list)
@@ -83,9 +106,14 @@ class Program:
     def __post_init__(self) -> None:
         self.captures = Captures(self._hidden)
         self.builder.on_torch_call = self.inputs.append
+        self.builder.on_number = self._computed
+        self._numbers: dict[str, Scalar] = {}
+        if self.builder.symbols is not None:
+            self.builder.symbols.declare = self._size
 
     def argument(self, index: int, path: str, type: TensorType) -> Value:
         """Declare the tensor that is the ``index``-th leaf of the call's arguments."""
+        self.types.append((index, path, type))
         return self._declare(index, path, type)
 
     def number(self, index: int, path: str, sample: float) -> Scalar:
@@ -93,10 +121,34 @@ class Program:
         self.inputs.append(index)
         return self.builder.float_argument(self.unique(path), path, sample)
 
-    def _hidden(self, place: Place, tensor: torch.Tensor) -> Value:
+    def _hidden(self, place: Place, tensor: torch.Tensor) -> tuple[Value, TensorType]:
         if find_dtype(tensor.dtype) is None or tensor.layout is not torch.strided:
             raise UnsupportedDtype(str(tensor.dtype).removeprefix("torch."))
-        return self._declare(Hidden(place), place.path, TensorType.of(tensor))
+        type = self.dimensions.captured(place.path, TensorType.of(tensor))
+        if type.dims and self.builder.symbols is None:
+            raise Related({})
+        hidden = Hidden(place)
+        self.types.append((hidden, place.path, type))
+        return self._declare(hidden, place.path, type), type
+
+    def _size(self, size: torch.SymInt) -> Any:
+        """The input for a size that is computed from others."""
+        symbols = self.builder.symbols
+        assert symbols is not None
+        self.inputs.append(Computed(symbols.function(size)))
+        return self.builder.size_argument(self.unique(_spelled(symbols.text(size))))
+
+    def _computed(self, number: torch.SymFloat) -> Scalar:
+        """The input for a float that depends on sizes, which is declared once."""
+        symbols = self.builder.symbols
+        assert symbols is not None
+        text = symbols.text(number)
+        if text not in self._numbers:
+            self.inputs.append(Computed(symbols.function(number)))
+            sample = symbols.sample(number)
+            name = self.unique(f"number_{len(self._numbers)}")
+            self._numbers[text] = self.builder.float_argument(name, None, sample)
+        return self._numbers[text]
 
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
         value = self.builder.argument(self.unique(path), type)
@@ -194,10 +246,10 @@ class Program:
         self.builder.span = span
         try:
             yield
-        except (CompileError, NeedsConstant):
+        except (CompileError, NeedsConstant, Related):
             raise
         except IllTyped as error:
-            if any(text in str(error) for text in _NEEDS_DATA):
+            if isinstance(error, NeedsData):
                 self.fail(errors.DataDependent(span, what))
             types = _and([describe(operand) for operand in _listed(operands)])
             why = " ".join(str(error).split()) or "torch refuses them"
@@ -224,19 +276,10 @@ class Program:
             self.builder.span = before
 
 
-_NEEDS_DATA = (
-    "cannot be called on meta tensors",
-    "data dependent",
-    "data-dependent",
-    "Cannot copy out of meta tensor",
-    "can't convert meta device type tensor",
-    "aten::nonzero",
-    "torch.nonzero()",
-    "no fake impl or Meta kernel",
-    "cannot repeat_interleave a meta tensor",
-    "aten::_local_scalar_dense",
-    "aten::equal",
-)
+def _spelled(text: str) -> str:
+    """An expression such as ``n - 1`` with names for its operators, to become an identifier."""
+    words = {"-": "minus", "+": "plus", "*": "times", "//": "over", "/": "over", "%": "mod"}
+    return re.sub(r"//|[-+*/%]", lambda found: f" {words[found[0]]} ", text)
 
 
 def describe(value: Any) -> str:
@@ -249,7 +292,7 @@ def describe(value: Any) -> str:
         items = ", ".join(map(describe, value))
         text = f"[{items}]" if isinstance(value, list) else f"({items})"
         return text if len(text) <= 40 else f"a {type(value).__name__} of {len(value)} items"
-    text = repr(value)
+    text = size_text(value) if isinstance(value, torch.SymInt) else repr(value)
     return text if len(text) <= 40 else type(value).__name__
 
 

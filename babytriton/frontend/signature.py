@@ -11,6 +11,7 @@ import torch
 
 from babytriton import errors
 from babytriton.frontend.callee import name_of, signature_of
+from babytriton.frontend.dimensions import Dimensions
 from babytriton.tensor import Tensor
 from babytriton.types import DTYPES, TensorType, find_dtype
 
@@ -103,7 +104,11 @@ class Signature:
 
     @classmethod
     def of(
-        cls, names: Sequence[str], values: Sequence[Any], static: frozenset[str] = frozenset()
+        cls,
+        names: Sequence[str],
+        values: Sequence[Any],
+        static: frozenset[str] = frozenset(),
+        dimensions: Dimensions | None = None,
     ) -> Signature:
         """Describe the arguments of a call.
 
@@ -111,16 +116,24 @@ class Signature:
             names: the parameters' names.
             values: their values: tensors (real or meta), :class:`Tensor` specs, Python values.
             static: paths of float arguments that are constants of the program.
+            dimensions: says which of them are symbolic; none, if not given.
 
         Raises:
             TypeError: an argument is of a type that cannot be compiled for.
         """
-        specs = (_describe(name, value, static) for name, value in zip(names, values))
+        dims = dimensions or Dimensions()
+        specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
         return cls(tuple(names), tuple(specs), static)
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
         return [leaf for name, spec in zip(self.names, self.specs) for leaf in _leaves(name, spec)]
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether a size is known only at the call."""
+        specs = [leaf.spec for leaf in self.leaves()]
+        return any(isinstance(spec, TensorSpec) and spec.type.dims for spec in specs)
 
     def require(self, given: Signature) -> None:
         """Refuse other arguments than these.
@@ -176,6 +189,13 @@ def call_key(values: Sequence[Any], static: frozenset[str], names: Sequence[str]
     return tuple([_static_key(name, value, static) for name, value in zip(names, values)])
 
 
+def sizeless(key: Any) -> Any:
+    """A :func:`call_key` with ranks in place of shapes: what calls of any sizes share."""
+    if isinstance(key, torch.Size):
+        return len(key)
+    return tuple([sizeless(part) for part in key]) if isinstance(key, tuple) else key
+
+
 def leaves_of(values: Sequence[Any], static: frozenset[str], names: Sequence[str]) -> list[Any]:
     """The tensors and variable floats of a call, in the order of :meth:`Signature.leaves`."""
     found: list[Any] = []
@@ -217,19 +237,19 @@ def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
     return _key(value)
 
 
-def _describe(path: str, value: Any, static: frozenset[str]) -> Spec:
+def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -> Spec:
     if isinstance(value, torch.Tensor):
-        return _describe_tensor(path, value)
+        return _describe_tensor(path, value, dims)
     if isinstance(value, Tensor):
-        return TensorSpec(value.static_type(path), torch.device("meta"))
+        return TensorSpec(dims.described(path, value), torch.device("meta"))
     if isinstance(value, float):
         return ConstSpec(value) if is_static(path, static) else FloatSpec(value)
     if isinstance(value, (tuple, list)):
-        items = enumerate(value)
-        return SequenceSpec(value, tuple(_describe(f"{path}[{i}]", x, static) for i, x in items))
+        items = [_describe(f"{path}[{i}]", x, static, dims) for i, x in enumerate(value)]
+        return SequenceSpec(value, tuple(items))
     if isinstance(value, dict):
-        specs = tuple(_describe(f"{path}[{key!r}]", x, static) for key, x in value.items())
-        return DictSpec(tuple(value), specs)
+        items = [_describe(f"{path}[{key!r}]", x, static, dims) for key, x in value.items()]
+        return DictSpec(tuple(value), tuple(items))
     if isinstance(value, CONSTANTS):
         return ConstSpec(value)
     return _refuse_type(path, value)
@@ -240,7 +260,7 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         if spec.type.dtype != given.type.dtype:
             dtypes = [str(t.type.dtype).removeprefix("torch.") for t in (spec, given)]
             raise errors.ArgumentDtype(None, path, *dtypes).error()
-        if spec.type.shape != given.type.shape:
+        if not spec.type.covers(given.type):
             raise errors.ArgumentShape(None, path, str(spec), str(given)).error()
     elif isinstance(spec, SequenceSpec) and isinstance(given, SequenceSpec):
         if type(spec.like) is not type(given.like) or len(spec.items) != len(given.items):
@@ -264,7 +284,7 @@ def _refuse_type(path: str, value: Any) -> NoReturn:
     raise errors.ArgumentType(None, path, given).error()
 
 
-def _describe_tensor(path: str, tensor: torch.Tensor) -> TensorSpec:
+def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> TensorSpec:
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise errors.ArgumentLayout(None, path, layout).error()
@@ -272,7 +292,7 @@ def _describe_tensor(path: str, tensor: torch.Tensor) -> TensorSpec:
         expected = f"one of {', '.join(dtype.name for dtype in DTYPES)}"
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
-    return TensorSpec(TensorType.of(tensor), tensor.device)
+    return TensorSpec(dims.argument(path, TensorType.of(tensor)), tensor.device)
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

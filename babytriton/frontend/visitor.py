@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
-from babytriton.frontend import calls
+from babytriton.frontend import calls, numbers
 from babytriton.frontend.program import Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
@@ -53,7 +53,7 @@ class Visitor(ast.NodeVisitor):
         name = getattr(fn, "__name__", str(fn))
         with self.program.blaming(self.span(node), name, (args, kwargs)):
             try:
-                return fn(*args, **kwargs)
+                return numbers.python(fn, args, kwargs)
             except calls.OURS:
                 raise
             except Exception as error:

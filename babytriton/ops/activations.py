@@ -13,6 +13,7 @@ from babytriton.ops.numerics import like
 from babytriton.ops.pointwise import elementwise, number, spelled
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 
@@ -174,7 +175,7 @@ def _prelu(site: Site, input: Value, weight: Value) -> Any:
 def _glu(site: Site, input: Value, dim: int = -1) -> Any:
     """The first half of a dimension, weighed by the logistic function of the second."""
     dim %= input.meta.ndim
-    size = tirx.IntImm("int64", site.shape[dim])
+    size = int64(site.shape[dim])
     dtype = str(input.expr.ty.dtype)
     wide = "float64" if dtype == "float64" else "float32"
 

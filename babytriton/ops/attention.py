@@ -14,6 +14,7 @@ from babytriton.ops.contraction import contract, require_one_number_dtype
 from babytriton.ops.reductions import extreme
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
+from babytriton.ops.sizes import int64, is_one, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -47,7 +48,8 @@ def _scaled_dot_product_attention(
     q = query.expr
     if ours:
         *before, _, length, width = query.meta.shape
-        q = site.emit(relax.op.reshape(q, (*before, shared, heads // shared, length, width)))
+        sizes = (*before, shared, heads // shared, length, width)
+        q = site.emit(relax.op.reshape(q, [int64(n) for n in sizes]))
     operands = (q, ours + "le"), (key.expr, theirs + "se"), (value.expr, theirs + "sd")
     # What the letters leave out are batches, which broadcast.
     left, right, last = ([*range(len(s) - len(x.ty.shape), 0), *s] for x, s in operands)
@@ -59,7 +61,7 @@ def _scaled_dot_product_attention(
     weights = site.te("weights", lambda x: _weights(x, dtype), scores)
     terms = [(weights, [*batch, *ours, "l", "s"]), (value.expr, last)]
     result = site.cast(contract(site, "attention", terms, [*batch, *ours, "l", "d"]), dtype)
-    return relax.op.reshape(result, site.shape) if ours else result
+    return relax.op.reshape(result, [int64(n) for n in site.shape]) if ours else result
 
 
 def _masked(
@@ -71,17 +73,19 @@ def _masked(
     scale: float | None,
 ) -> relax.Expr:
     """The scores scaled, and minus infinity where no attention may be paid."""
-    factor = 1 / math.sqrt(query.meta.shape[-1]) if scale is None else scale
-    shape = [int(n) for n in scores.ty.shape]
+    shape = list(scores.ty.shape)
     name = str(scores.ty.dtype)
+    factor = (
+        _default_scale(query.meta.shape[-1], name) if scale is None else tirx.const(scale, name)
+    )
     nothing = tirx.const(-math.inf, name)
-    ungrouped = [*query.meta.shape[:-1], shape[-1]]
-    groups = len(shape) > len(ungrouped)
-    if mask is not None and mask.meta.ndim > len(ungrouped):
+    rank = query.meta.ndim
+    groups = len(shape) > rank
+    if mask is not None and mask.meta.ndim > rank:
         raise Unsupported("a mask of more dimensions than the query")
 
     def body(tensors: Any, *index: Any) -> Any:
-        score = tensors[0](*index) * tirx.const(factor, name)
+        score = tensors[0](*index) * factor
         if is_causal:
             score = tirx.Select(index[-1] <= index[-2], score, nothing)
         if mask is None:
@@ -91,10 +95,7 @@ def _masked(
         if groups:
             place[-4:-2] = [index[-4] * shape[-3] + index[-3]]
         place = place[len(place) - len(given.shape) :]
-        sizes = ungrouped[len(ungrouped) - len(place) :]
-        allowed = given(
-            *(i if int(n) == size else 0 for n, i, size in zip(given.shape, place, sizes))
-        )
+        allowed = given(*(int64(0) if is_one(n) else i for n, i in zip(given.shape, place)))
         if mask.meta.dtype == torch.bool:
             return tirx.Select(allowed, score, nothing)
         return score + allowed.astype(name)
@@ -103,9 +104,15 @@ def _masked(
     return site.compute("mask", shape, body, scores, *masks)
 
 
+def _default_scale(width: int, dtype: str) -> Any:
+    if is_symbolic(width):
+        return tirx.const(1, dtype) / tirx.sqrt(int64(width).astype(dtype))
+    return tirx.const(1 / math.sqrt(width), dtype)
+
+
 def _weights(scores: te.Tensor, dtype: torch.dtype) -> te.Tensor:
     """The softmax of each row; zeros for a row that may attend to nothing."""
-    shape = tuple(int(n) for n in scores.shape)
+    shape = tuple(scores.shape)
     name = str(scores.dtype)
     axes = Axes(shape, (len(shape) - 1,))
     peak = extreme("peak", axes, scores, largest=True)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te
 
 from babytriton.ops.site import compute
+from babytriton.ops.sizes import as_number, int64, is_symbolic
 from babytriton.ops.value import Value
 
 STEPS = 4096
@@ -38,13 +39,17 @@ class Axes:
         shape = tuple(x.meta.shape)
         dims = dims_of(dim, len(shape))
         # A GPU's threads share long sums, and its float64 may be slow.
-        wide_sums = x.device.type == "cpu" and _steps(shape, dims) > STEPS
+        wide_sums = x.device.type == "cpu" and _has_many_steps(shape, dims)
         return cls(shape, dims, bool(keepdim), wide_sums)
 
     @property
     def length(self) -> int:
-        """How many elements make up one result."""
+        """How many elements make up one result; symbolic where a size is."""
         return math.prod(self.shape[d] for d in self.dims)
+
+    def over_length(self, total: Any) -> Any:
+        """The mean, from a sum of floats."""
+        return total / as_number(self.length, str(total.ty.dtype))
 
     @property
     def result(self) -> tuple[int, ...]:
@@ -111,23 +116,20 @@ def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(int(d) % ndim for d in given)) if ndim else ()
 
 
-def _steps(shape: Sequence[int], dims: tuple[int, ...]) -> int:
-    """How many numbers follow each other in a sum, as the schedules of the CPU share it out.
+def _has_many_steps(shape: Sequence[int], dims: tuple[int, ...]) -> bool:
+    """Whether many numbers follow each other in a sum, as the schedules of the CPU share it out.
 
     A row has lanes where a number of them divides it, and a whole tensor also has pieces.
     """
+    if any(is_symbolic(shape[d]) for d in dims):
+        return True
     length = math.prod(shape[d] for d in dims)
     if dims == tuple(range(len(shape))):
         length //= _divisor(length, range(1, 65))
     if dims and dims[-1] == len(shape) - 1:
         length //= _divisor(length, range(8, 65))
-    return length
+    return length > STEPS
 
 
 def _divisor(length: int, candidates: range) -> int:
     return max((n for n in candidates if length % n == 0), default=1)
-
-
-def int64(value: int) -> tirx.IntImm:
-    """An index constant: FuseTIR joins only buffers with int64 shapes."""
-    return tirx.IntImm("int64", value)

@@ -5,31 +5,52 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import relax, te
-from tvm.ir import PrimType, Var
+from tvm import relax, te, tirx
+from tvm.error import InternalError
+from tvm.ir import PrimType, Type, Var
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import ir as I
 
 from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
+from babytriton.ops.functions import closed, from_te
+from babytriton.ops.meta import is_at_unknown_place, meta_of, replace_tensors, tensors_of, typed
 from babytriton.ops.placement import Placement
-from babytriton.ops.refusals import IllTyped, MixedDevices, RowError, RowFailed, Unsupported
+from babytriton.ops.refusals import IllTyped, MixedDevices, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
+from babytriton.ops.results import checked, sizes_of
 from babytriton.ops.site import Site, relax_type, type_of
+from babytriton.ops.sizes import constant, int64, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import Scalar, Value, constant_needed, map_values, values_in
+from babytriton.ops.trees import map_leaves
+from babytriton.ops.value import (
+    DataDependent,
+    NeedsConstant,
+    Scalar,
+    Value,
+    constant_needed,
+    map_values,
+    values_in,
+)
 from babytriton.targets import Target
-from babytriton.types import TensorType
+from babytriton.types import Dim, TensorType, size_text
+
+if TYPE_CHECKING:
+    from babytriton.ops.symbols import Symbols
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
+
+_OPAQUE = 8
+"""FuseOps' number for operators that fuse with nothing."""
 
 
 class Builder:
@@ -39,10 +60,18 @@ class Builder:
         table: the row of each torch callable.
         device: the device the program is called on.
         target: what it is compiled for there.
+        symbols: the sizes that are known only at the call, where there are any.
     """
 
-    def __init__(self, table: Mapping[Callee, Op], device: torch.device, target: Target) -> None:
+    def __init__(
+        self,
+        table: Mapping[Callee, Op],
+        device: torch.device,
+        target: Target,
+        symbols: Symbols | None = None,
+    ) -> None:
         self.table = table
+        self.symbols = symbols
         self.device = device
         """Where the call that is being emitted runs."""
         self.placement = Placement(device, target)
@@ -51,6 +80,8 @@ class Builder:
         self.fallbacks: list[Fallback] = []
         self.on_torch_call: Callable[[TorchCall], None] = lambda call: None
         """Told of each fallback as its parameter is declared."""
+        self.on_number: Callable[[torch.SymFloat], Scalar] = constant
+        """Declares a parameter for a float that is computed from symbolic sizes at the call."""
         self.rows: list[Op] = []
         """Every row that built Relax, in order of use."""
         self._depth = 0
@@ -77,18 +108,19 @@ class Builder:
             IllTyped: torch refuses the arguments.
             Mutation: the call is in place.
             NeedsConstant: a run-time float stands where a constant must.
+            Related: symbolic sizes turn out to be equal, or constant.
         """
         write = mutation.find(fn, args, kwargs)
         if write is not None:
             with self.placement.within(write.device):
                 return mutation.apply(self, fn, args, kwargs, write)
         if self._depth:
-            return self._call(fn, args, kwargs)
+            return self._call_with_numbers(fn, args, kwargs)
         place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
         if self.placement.span is None and len(self.placement.devices) > 1:
             self.placement.span = self.span
         with self._at(place or self.placement.home):
-            return self._call(fn, *map_values((args, kwargs), self.moved))
+            return self._call_with_numbers(fn, *map_values((args, kwargs), self.moved))
 
     def at_one_place(self, operands: Sequence[Value]) -> contextlib.AbstractContextManager[None]:
         """A call that runs where its operands are, none of which is moved.
@@ -110,6 +142,23 @@ class Builder:
         finally:
             self.device = before
 
+    def _call_with_numbers(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with numbers that depend on symbolic sizes: floats, where they may, as inputs."""
+        if self.symbols is None or not symbolic_in((args, kwargs)):
+            return self._call(fn, args, kwargs)
+        kinds = (torch.SymFloat, torch.SymBool)
+        op = self.table.get(fn)
+        if op is not None and op.scalars:
+            given = map_leaves((args, kwargs), torch.SymFloat, self.on_number)
+            try:
+                return self._call(fn, *map_leaves(given, torch.SymBool, constant))
+            except NeedsConstant as needed:
+                if needed.arguments:  # of the user's: not, or not only, our numbers
+                    raise
+            except DataDependent:
+                pass
+        return self._call(fn, *map_leaves((args, kwargs), kinds, constant))
+
     def _call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if fn in (torch.Tensor.cpu, torch.Tensor.cuda):
             # A meta tensor has no numbers to copy there.
@@ -121,11 +170,14 @@ class Builder:
         if op is None or not op.scalars:
             args = scalars.as_tensors(fn, args, kwargs)
         try:
-            result = typed(self.device, op.meta if op and op.meta else fn, args, kwargs)
+            typed_by = op.meta if op and op.meta else fn
+            result = typed(self.device, self.symbols, typed_by, args, kwargs)
         except IllTyped as untyped:
             if op is None or not op.registered or op.meta is not None:
                 raise
             return self._typed_by_relax(op, args, kwargs, untyped)
+        if self.symbols is not None:
+            self.symbols.require_unrelated()
         metas = tensors_of(result)
         if not metas:
             if op is not None and op.registered and values:
@@ -206,21 +258,35 @@ class Builder:
         """Tensors without elements, of which no kernel is made."""
         return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
 
+    def meta(self, type: TensorType) -> torch.Tensor:
+        """A contiguous tensor of a type that has no storage."""
+        return meta_of(type, self.symbols)
+
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
-        return self.value(R.arg(name, relax_type(type)), type.meta())
+        meta = self.meta(type)
+        return self.value(R.arg(name, relax_type(TensorType.of(meta))), meta)
 
-    def float_argument(self, name: str, argument: str, sample: float) -> Scalar:
+    def float_argument(self, name: str, argument: str | None, sample: float) -> Scalar:
         """Declare a Python float parameter, kept variable at run time.
 
         Args:
             name: of the parameter.
-            argument: what the user calls it, for asking that it be constant.
+            argument: what the user calls it, for asking that it be constant; ``None`` where it is
+                computed from sizes.
             sample: the value it has at this call.
         """
         number = R.arg(name, PrimType("float64"))
-        expr = self.emit_te("number", lambda x: te.compute((), lambda: x, name=name), number)
-        return Scalar(self, expr, sample, frozenset([argument]))
+        # FuseOps takes a float for a size, where a kernel needs sizes of its caller as well.
+        attrs = None if self.symbols is None else {"op_pattern": _OPAQUE}
+        expr = self.emit_te(
+            "number", lambda x: te.compute((), lambda: x, name=name), number, attrs=attrs
+        )
+        return Scalar(self, expr, sample, frozenset([argument] if argument else []))
+
+    def size_argument(self, name: str) -> tirx.Var:
+        """Declare a parameter for a size that each call computes."""
+        return R.arg(name, PrimType("int64"))
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind a Relax expression to a variable."""
@@ -242,8 +308,30 @@ class Builder:
         attrs: Mapping[str, Any] | None = None,
     ) -> relax.Var:
         """Emit a tensor expression as one TensorIR function, under a name of its own."""
-        unique = self.unique(name)
-        return R.emit(R.emit_te(fn, *inputs, primfunc_name_hint=unique, primfunc_attrs=attrs))
+        function, given, types = from_te(fn, inputs, attrs)
+        return self.emit_function(name, function, given, types)
+
+    def emit_function(
+        self, name: str, function: tirx.PrimFunc, inputs: Sequence[relax.Expr], types: list[Type]
+    ) -> relax.Var:
+        """Emit a call of a TensorIR function, under a name of its own.
+
+        Args:
+            name: of the function.
+            function: its parameters are the inputs and then the results.
+            inputs: Relax expressions of tensors and numbers.
+            types: of the results; of several, the call gives a tuple.
+        """
+        variables = () if self.symbols is None else self.symbols.variables.values()
+        function, sizes = closed(function, len(inputs), variables)
+        if sizes:
+            # FuseTIR mixes them up.
+            function = function.with_attr("op_pattern", _OPAQUE)
+        variable = I.decl_function(self.unique(name), function)
+        if inputs:  # what is made of nothing is made where it is read
+            types = [self.placement.annotated(type, self.device) for type in types]
+        out = types if len(types) > 1 else types[0]
+        return R.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
 
     def unique(self, name: str) -> str:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
@@ -271,6 +359,12 @@ class Builder:
                 return self._build_row(op, args, kwargs, result, metas)
             except Unsupported as unsupported:
                 reason = str(unsupported)
+            except (TypeError, InternalError):
+                # Rows are written for Python ints, and so is TVM: a row that was not made for
+                # symbolic sizes stumbles over the first one.
+                if not any(map(is_symbolic, sizes_of(operands, metas))):
+                    raise
+                reason = "a symbolic size"
         return self._call_torch(fn, args, kwargs, metas, reason)
 
     def _build_row(
@@ -282,10 +376,7 @@ class Builder:
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
         exprs = self._apply(op, Site(self, result), args, kwargs)
-        built, expected = [type_of(expr) for expr in exprs], [TensorType.of(x) for x in metas]
-        if built != expected:
-            why = f"it gives {_listed(built)}, where {_listed(expected)} is expected"
-            raise RowFailed(op.name, why) if op.registered else RowError(f"row {op.name}: {why}")
+        exprs = checked(op, exprs, metas)
         operands = [value.expr for value in values_in((args, kwargs))]
         return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
 
@@ -296,12 +387,14 @@ class Builder:
         # Where ``out`` is given at all, it is None: anything else is a mutation.
         kwargs = {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
         self._depth += 1
+        in_row = nullcontext() if self.symbols is None else self.symbols.row()
         try:
-            if op.build is not None:
-                built = op.build(site, *args, **kwargs)
-            else:
-                assert op.decompose is not None
-                built = op.decompose(*args, **kwargs)
+            with in_row:
+                if op.build is not None:
+                    built = op.build(site, *args, **kwargs)
+                else:
+                    assert op.decompose is not None
+                    built = op.decompose(*args, **kwargs)
         finally:
             self._depth -= 1
         exprs = [_bound(x) for x in (built if isinstance(built, (tuple, list)) else [built])]
@@ -317,7 +410,7 @@ class Builder:
         except (RowFailed, Unsupported) as failed:
             why = f"{failed}; on meta tensors it fails by itself: {untyped}"
             raise RowFailed(op.name, why) from failed
-        values = tuple(self.value(expr, type_of(expr).meta()) for expr in exprs)
+        values = tuple(self.value(expr, self.meta(type_of(expr))) for expr in exprs)
         return values if len(values) > 1 else values[0]
 
     def _own(self, expr: relax.Expr, meta: torch.Tensor, operands: list[relax.Expr]) -> relax.Expr:
@@ -345,12 +438,27 @@ class Builder:
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        call = TorchCall(fn, args, kwargs, tuple(TensorType.of(meta) for meta in metas))
-        operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
+        types = tuple(TensorType.of(meta) for meta in metas)
+        sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
+        held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
+        call = TorchCall(
+            fn,
+            held_args,
+            held_kwargs,
+            tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
+            tuple(sizes),
+        )
+        function, *operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
         self.fallbacks.append(Fallback(name, reason, self.span))
-        types = [self.placement.annotated(relax_type(type), self.device) for type in call.results]
+        results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
         results = R.emit(
-            relax.op.call_pure_packed(TORCH_CALL, *operands, ty_args=[relax.TupleType(types)])
+            relax.op.call_pure_packed(
+                TORCH_CALL,
+                function,
+                *map(int64, sizes.values()),
+                *operands,
+                ty_args=[relax.TupleType(results_of)],
+            )
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
 
@@ -379,8 +487,8 @@ class Builder:
         return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
 
 
-def _listed(types: Sequence[TensorType]) -> str:
-    return " and ".join(map(str, types)) or "nothing"
+def _as_dim(size: torch.SymInt) -> Dim:
+    return Dim(size_text(size), 2)
 
 
 def _bound(part: Any) -> relax.Expr:

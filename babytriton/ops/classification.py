@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from tvm import te, tirx
 
 from babytriton.ops import numerics
-from babytriton.ops.axes import Axes, int64
+from babytriton.ops.axes import Axes
 from babytriton.ops.losses import reduction_of
 from babytriton.ops.normalization import exponentials
 from babytriton.ops.reductions import widened
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -89,13 +90,11 @@ def _multi_margin_loss(
             return tirx.Select(inside, counted, tirx.const(math.nan, name))
 
         total = axes.reduce("over", over)
-        return axes.each("multi_margin_loss", lambda n: total(n) / classes)
+        return axes.each("multi_margin_loss", lambda n: axes.over_length(total(n)))
 
     operands = [rows, target.reshape(-1), *([] if weight is None else [weight])]
     losses = site.te("multi_margin_loss", fn, *(v.expr for v in operands))
-    found = Value(
-        site.builder, site.emit(losses), torch.empty(rows.shape[0], dtype=dtype, device="meta")
-    )
+    found = site.value(losses, rows.shape[:1], dtype)
     reduction = reduction_of(size_average, reduce, reduction)
     if reduction == "none":
         return found.reshape(site.shape).to(site.dtype)
@@ -160,7 +159,7 @@ def _losses(
             value = weighted(log_probability(*place), own)
             if label_smoothing:
                 value = value * tirx.const(1 - label_smoothing, name)
-                value = value + spread(*index) * tirx.const(label_smoothing / classes, name)
+                value = value + axes.over_length(spread(*index) * tirx.const(label_smoothing, name))
             zero, nan = tirx.const(0, name), tirx.const(math.nan, name)
             value = tirx.Select(inside, zero - value, nan)
             return tirx.Select(_is_ignored(t, index, ignore_index), zero, value)
@@ -217,8 +216,7 @@ def _per_target(
 ) -> Value:
     """A kernel that gives one number for each target."""
     found = site.te(name, fn, *(operand.expr for operand in operands if operand is not None))
-    meta = torch.empty(target.shape, dtype=dtype, device="meta")
-    return Value(site.builder, site.emit(found), meta)
+    return site.value(found, target.shape, dtype)
 
 
 def _class_dim(input: Value) -> int:

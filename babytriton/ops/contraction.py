@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from tvm import relax, te
 
-from babytriton.ops.axes import int64
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
+from babytriton.ops.sizes import int64, is_one
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
 
@@ -56,10 +56,11 @@ def contract(
     """
     exprs = [expr for expr, _ in operands]
     acc = dtype_of(dtype or opmath(getattr(torch, str(exprs[0].ty.dtype)))).name
-    sizes: dict[Hashable, int] = {}
+    sizes: dict[Hashable, Any] = {}
     for expr, axes in operands:
         for label, size in zip(axes, expr.ty.shape):
-            sizes[label] = max(sizes.get(label, 1), int(size))
+            if label not in sizes or is_one(sizes[label]):
+                sizes[label] = size
     summed = [label for label in sizes if label not in labels]
 
     def fn(*tensors: te.Tensor) -> te.Tensor:
@@ -80,11 +81,11 @@ def contract(
 
 
 def _read(
-    tensor: te.Tensor, axes: Labels, position: dict[Hashable, Any], sizes: dict[Hashable, int]
+    tensor: te.Tensor, axes: Labels, position: dict[Hashable, Any], sizes: dict[Hashable, Any]
 ) -> Any:
     """The element of a tensor at labelled indices."""
     index = [
-        position[label] if int(n) == sizes[label] else int64(0)
+        int64(0) if is_one(n) and not is_one(sizes[label]) else position[label]
         for label, n in zip(axes, tensor.shape)
     ]
     return tensor(*index)

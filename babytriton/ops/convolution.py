@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from tvm import relax, te, tirx
 
-from babytriton.ops.axes import int64
 from babytriton.ops.contraction import require_one_number_dtype
 from babytriton.ops.numerics import opmath
 from babytriton.ops.site import Site, compute
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of

@@ -10,6 +10,7 @@ from tvm import relax, runtime, tirx
 
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import as_number, int64, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value, values_in
 from babytriton.types import dtype_of
@@ -22,7 +23,7 @@ _RANDOM = "random: torch's generator draws the numbers"
 def _filled(site: Site, value: Any) -> Any:
     """A tensor of the result's shape with one value everywhere, a Python number or a value."""
     number = site.expr(value, site.dtype)
-    return relax.op.full(list(site.shape), number, dtype_of(site.dtype).name)
+    return relax.op.full([int64(n) for n in site.shape], number, dtype_of(site.dtype).name)
 
 
 def _zeros(site: Site, *_: Any, **__: Any) -> Any:
@@ -56,7 +57,8 @@ def _arange(site: Site, *bounds: Any, **named: Any) -> Any:
     step = bounds[2] if len(bounds) > 2 else named.get("step", 1)
     whole = not site.dtype.is_floating_point
     wide = "int64" if whole else "float64"
-    first, by = (tirx.const(int(x) if whole else float(x), wide) for x in (start, step))
+    convert = int if whole else float
+    first, by = (as_number(x if is_symbolic(x) else convert(x), wide) for x in (start, step))
 
     def body(_: Any, i: Any) -> Any:
         return (first + by * i.astype(wide)).astype(dtype_of(site.dtype).name)
@@ -65,8 +67,9 @@ def _arange(site: Site, *bounds: Any, **named: Any) -> Any:
 
 
 def _eye(site: Site, *_: Any, **__: Any) -> Any:
-    rows, columns = site.shape
-    return relax.op.eye(rows, columns, dtype=dtype_of(site.dtype).name)
+    name = dtype_of(site.dtype).name
+    one, zero = tirx.const(1, name), tirx.const(0, name)
+    return site.compute("eye", site.shape, lambda _, i, j: tirx.Select(tirx.EQ(i, j), one, zero))
 
 
 def constant(tensor: torch.Tensor) -> relax.Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ import torch
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
+from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, Value, map_values
-from babytriton.types import TensorType
+from babytriton.types import Dim, TensorType
 
 TORCH_CALL = "babytriton.torch_call"
 """Packed function, registered by the runtime: its first argument, applied to the others."""
@@ -39,20 +40,44 @@ class Fallback:
 
 @dataclass(frozen=True)
 class TorchCall:
-    """What a fallback runs: a torch callable with holes where its tensors go."""
+    """What a fallback runs: a torch callable with holes where its tensors go.
+
+    Attributes:
+        fn: the callable.
+        args, kwargs: its arguments, with a :class:`Value` for each tensor and a :class:`Dim` for
+            each symbolic size.
+        results: the types of its results.
+        sizes: the names of the symbolic sizes in the arguments and the results.
+    """
 
     fn: Callee
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[TensorType, ...]
+    sizes: tuple[str, ...] = ()
 
-    def __call__(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        """Run on tensors in the order the values have in the arguments."""
-        given = iter(tensors)
+    def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
+
+        Raises:
+            RuntimeError: torch gives another type than the program was compiled for.
+        """
+        numbers = dict(zip(self.sizes, map(int, given)))
+        tensors = iter(given[len(self.sizes) :])
 
         def fill(value: Value) -> Any:
             # A Python number of the run time travels as a tensor of one element.
-            return next(given).item() if isinstance(value, Scalar) else next(given)
+            return next(tensors).item() if isinstance(value, Scalar) else next(tensors)
 
-        args, kwargs = map_values((self.args, dict(self.kwargs)), fill)
-        return tensors_of(apply(self.fn, args, kwargs))
+        def size(dim: Dim) -> int:
+            return numbers[dim.name]
+
+        args, kwargs = map_leaves(map_values((self.args, dict(self.kwargs)), fill), Dim, size)
+        with torch.no_grad():
+            found = tensors_of(apply(self.fn, args, kwargs))
+        for tensor, type in zip(found, self.results):
+            expected = replace(type, shape=map_leaves(type.shape, Dim, size))
+            ours = TensorType.of(tensor)
+            if ours != expected:
+                raise RuntimeError(f"torch gave {ours} where {expected} was expected")
+        return found

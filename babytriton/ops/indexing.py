@@ -16,10 +16,10 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
-from babytriton.ops.axes import int64
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.subscript import checked, from_end, index64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value

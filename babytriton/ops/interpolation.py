@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from tvm import tirx
 
-from babytriton.ops.axes import int64
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of

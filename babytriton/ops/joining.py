@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tvm import relax
+from tvm import relax, tirx
 
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.subscript import checked, from_end, index64
+from babytriton.ops.sizes import int64
+from babytriton.ops.subscript import Cut, checked, from_end, index64, take_slices
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 
@@ -19,7 +21,25 @@ T = torch.Tensor
 
 
 def _cat(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
-    return relax.op.concat([site.expr(x, site.dtype) for x in tensors], dim)
+    dim %= len(site.shape)
+    # torch leaves out vectors without elements, whatever the rank of the others.
+    tensors = [x for x in tensors if x.meta.ndim == len(site.shape)]
+
+    def body(parts: Sequence[Any], *index: Any) -> Any:
+        # From the parts' own sizes, which a kernel knows.
+        starts = list(itertools.accumulate((x.shape[dim] for x in parts), initial=int64(0)))
+        read = [
+            part(*index[:dim], index[dim] - start, *index[dim + 1 :])
+            for part, start in zip(parts, starts)
+        ]
+        found = read.pop()
+        for element, end in reversed(list(zip(read, starts[1:]))):
+            # Not Select, as outside of a part there is nothing to read.
+            found = tirx.if_then_else(index[dim] < end, element, found)
+        return found
+
+    inputs = [site.expr(x, site.dtype) for x in tensors]
+    return site.gather("concatenate", site.shape, body, *inputs)
 
 
 def _stack(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
@@ -53,16 +73,6 @@ def _block_diag(*tensors: Any) -> Any:
     return torch.cat(rows, dim=0)
 
 
-def take_slice(expr: relax.Expr, dim: int, start: int, stop: int, step: int = 1) -> relax.Expr:
-    """``x[..., start:stop:step, ...]`` along one dimension, within its bounds."""
-    return relax.op.strided_slice(expr, [dim], [start], [stop], [step])
-
-
-def take_one(site: Site, expr: relax.Expr, dim: int, index: int) -> relax.Expr:
-    """``x[..., index, ...]`` along one dimension."""
-    return relax.op.squeeze(site.emit(take_slice(expr, dim, index, index + 1)), [dim])
-
-
 def _pieces(site: Site, input: Value, _: Any = None, dim: int = 0, **__: Any) -> list[Any]:
     """Slices one after the other; torch has worked their sizes out already.
 
@@ -70,9 +80,9 @@ def _pieces(site: Site, input: Value, _: Any = None, dim: int = 0, **__: Any) ->
     """
     pieces, start, dim = [], 0, dim % input.meta.ndim
     for out in site.out:
-        stop = start + out.shape[dim]
-        pieces.append(take_slice(input.expr, dim, start, stop))
-        start = stop
+        cut = Cut(start, 1, out.shape[dim])
+        pieces.append(take_slices(site, input.expr, {dim: cut}, input.meta.shape))
+        start += out.shape[dim]
     return pieces
 
 
@@ -94,14 +104,17 @@ def _dsplit(input: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _unbind(site: Site, input: Value, dim: int = 0) -> list[Any]:
     dim %= input.meta.ndim
-    return [take_one(site, input.expr, dim, i) for i in range(input.meta.shape[dim])]
+    sizes = input.meta.shape
+    ones = [take_slices(site, input.expr, {dim: Cut(i, 1, 1)}, sizes) for i in range(sizes[dim])]
+    return [relax.op.squeeze(one, [dim]) for one in ones]
 
 
 def _narrow(site: Site, input: Value, dim: int, start: Any, length: int) -> Any:
     dim %= input.meta.ndim
     size = input.meta.shape[dim]
     if not isinstance(start, Value):
-        return take_slice(input.expr, dim, start % size, start % size + length)
+        cut = Cut(start + size if start < 0 else start, 1, length)
+        return take_slices(site, input.expr, {dim: cut}, input.meta.shape)
 
     def body(tensors: Sequence[Any], *index: Any) -> Any:
         x, first = tensors
@@ -118,9 +131,13 @@ def _select(input: Any, dim: int, index: Any) -> Any:
 
 def _repeat(site: Site, input: Value, *sizes: Any, **named: Any) -> Any:
     """repeat and tile: torch's repeats and dims, and a shape that torch has worked out."""
-    shape = (1,) * (len(site.shape) - input.meta.ndim) + tuple(input.meta.shape)
-    expr = site.emit(relax.op.reshape(input.expr, shape))
-    return relax.op.tile(expr, [n // k for n, k in zip(site.shape, shape)])
+    shape = input.meta.shape
+
+    def body(tensors: Sequence[Any], *index: Any) -> Any:
+        own = index[len(index) - len(shape) :]
+        return tensors[0](*(tirx.floormod(i, int64(n)) for i, n in zip(own, shape)))
+
+    return site.compute("repeat", site.shape, body, input.expr)
 
 
 def _repeat_interleave(
@@ -129,7 +146,7 @@ def _repeat_interleave(
     if isinstance(repeats, Value):
         raise Unsupported("how often each element repeats depends on data")
     if dim is None:
-        flat = site.emit(relax.op.reshape(input.expr, (input.meta.numel(),)))
+        flat = site.emit(relax.op.reshape(input.expr, [int64(input.meta.numel())]))
         return relax.op.repeat(flat, repeats, 0)
     return relax.op.repeat(input.expr, repeats, dim)
 

@@ -176,4 +176,4 @@ def _result(builder: Builder, expr: relax.Expr) -> Any:
         why = "the size of its result is known only at run time"
         raise Unavailable(why, "call torch's outside of the compiled function")
     type: TensorType = type_of(expr)
-    return builder.value(expr, type.meta())
+    return builder.value(expr, builder.meta(type))

@@ -4,27 +4,65 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.ops.refusals import IllTyped, UnsupportedDtype, WrongDevice
+from babytriton.ops.refusals import (
+    IllTyped,
+    NeedsData,
+    Unsupported,
+    UnsupportedDtype,
+    WrongDevice,
+)
+from babytriton.ops.sizes import SYMBOLIC, symbolic_in
 from babytriton.ops.table import Callee
+from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, map_values
-from babytriton.types import find_dtype
+from babytriton.types import Dim, TensorType, find_dtype
+
+if TYPE_CHECKING:
+    from babytriton.ops.symbols import Symbols
 
 
-def typed(device: torch.device, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def meta_of(type: TensorType, symbols: Symbols | None) -> torch.Tensor:
+    """A contiguous tensor of a type that has no storage."""
+    with _typing(symbols):
+        return torch.empty(shape_of(type, symbols), dtype=type.dtype, device="meta")
+
+
+def shape_of(type: TensorType, symbols: Symbols | None) -> tuple[Any, ...]:
+    """A type's shape, with symbolic sizes of torch's for those known only at the call."""
+    if symbols is None:
+        return type.shape
+    return tuple(symbols.size(n) if isinstance(n, Dim) else n for n in type.shape)
+
+
+def _typing(symbols: Symbols | None) -> AbstractContextManager[Any]:
+    # Plain meta tensors are quicker, and do not know symbolic sizes.
+    return nullcontext() if symbols is None else symbols.typing()
+
+
+def typed(
+    device: torch.device,
+    symbols: Symbols | None,
+    fn: Callee,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     """torch's own result for a call, with meta tensors for the tensors.
 
     Args:
         device: the program's, which is the one a call may name.
+        symbols: the program's symbolic sizes, if it has any.
         fn: a function, or a method or property of ``torch.Tensor``.
         args: values and Python objects.
         kwargs: likewise.
 
     Raises:
         IllTyped: torch refuses the arguments.
+        NeedsData: torch would have to read a tensor.
         UnsupportedDtype: the result is a tensor that kernels cannot hold.
         WrongDevice: the call names another device.
     """
@@ -40,16 +78,67 @@ def typed(device: torch.device, fn: Callee, args: tuple[Any, ...], kwargs: dict[
             _check_device(device, kwargs["device"])
             kwargs = kwargs | {"device": "meta"}
         args = tuple(_as_meta_device(device, fn, arg) for arg in args)
-        with torch.no_grad(), torch.device("meta"):
+        with torch.no_grad(), _typing(symbols), torch.device("meta"):
             result = apply(_TYPED_BY.get(fn, fn), args, kwargs)
-    except (DataDependent, NeedsConstant, WrongDevice):
+    except (DataDependent, NeedsConstant, Unsupported, WrongDevice):
         raise
     except Exception as error:
-        raise IllTyped(str(error).strip()) from error
+        why = str(error).strip()
+        if symbols is not None:
+            _require_sampled(symbols, fn, args, kwargs)
+            why = symbols.named(why)
+        if type(error).__name__ in _READS_DATA or any(text in why for text in _NEEDS_DATA):
+            raise NeedsData(why) from error
+        raise IllTyped(why) from error
     for meta in tensors_of(result):
         if find_dtype(meta.dtype) is None or meta.layout is not torch.strided:
             raise UnsupportedDtype(str(meta.dtype).removeprefix("torch."))
     return result
+
+
+def _require_sampled(
+    symbols: Symbols, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Make constants of a call's sizes if torch takes the call for the sizes it knows.
+
+    Raises:
+        Related: it does; some of its functions do not know symbolic sizes.
+    """
+
+    def sampled(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return symbols.sample(item)
+        shape = map_leaves(tuple(item.shape), SYMBOLIC, symbols.sample)
+        return torch.empty(shape, dtype=item.dtype, device="meta")
+
+    plain = map_leaves((args, kwargs), (torch.Tensor, *SYMBOLIC), sampled)
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            apply(_TYPED_BY.get(fn, fn), *plain)
+    except Exception:
+        return
+    shapes = [tuple(tensor.shape) for tensor in leaves_in((args, kwargs), torch.Tensor)]
+    for number in symbolic_in((args, kwargs, shapes)):
+        symbols.fix(number)
+    symbols.require_unrelated()
+
+
+_READS_DATA = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""What fake tensors raise where plain meta tensors have one of the messages below."""
+
+_NEEDS_DATA = (
+    "cannot be called on meta tensors",
+    "data dependent",
+    "data-dependent",
+    "Cannot copy out of meta tensor",
+    "can't convert meta device type tensor",
+    "aten::nonzero",
+    "torch.nonzero()",
+    "no fake impl or Meta kernel",
+    "cannot repeat_interleave a meta tensor",
+    "aten::_local_scalar_dense",
+    "aten::equal",
+)
 
 
 def is_at_unknown_place(fn: Callee, args: tuple[Any, ...]) -> bool:

@@ -152,7 +152,7 @@ def apply(
     for target in write.targets:
         if not isinstance(target, Value) or isinstance(target, Scalar):
             raise IllTyped(f"a {type(target).__name__} cannot be written to")
-    typed(builder.device, tried, args, kwargs)
+    typed(builder.device, builder.symbols, tried, args, kwargs)
     ours = write.fn in _BY_NAME.values()
     run = write.fn if ours else partial(_called, builder, write.fn)
     found = run(*write.args, **write.kwargs)

@@ -101,7 +101,7 @@ def _layer_norm(
     axes = _trailing(input, normalized_shape)
 
     def normalized(x: te.Tensor) -> Callable[..., Any]:
-        mean, found = variance(x, axes, axes.length)
+        mean, found = variance(x, axes)
         scale = axes.each("scale", lambda *i: te.rsqrt(found(*i) + tirx.const(eps, str(x.dtype))))
         return lambda *i: (x(*i) - axes.at(mean, i)) * axes.at(scale, i)
 
@@ -122,7 +122,7 @@ def _rms_norm(
     def normalized(x: te.Tensor) -> Callable[..., Any]:
         squares = axes.reduce("squares", lambda *i: x(*i) * x(*i))
         constant = tirx.const(added, str(x.dtype))
-        scale = axes.each("scale", lambda *i: te.rsqrt(squares(*i) / axes.length + constant))
+        scale = axes.each("scale", lambda *i: te.rsqrt(axes.over_length(squares(*i)) + constant))
         return lambda *i: x(*i) * axes.at(scale, i)
 
     return _affine(site, "rms_norm", input, axes.dims, weight, None, normalized)

@@ -14,6 +14,7 @@ from tvm import relax, te, tirx
 
 from babytriton.ops.numerics import is_true, opmath
 from babytriton.ops.site import Site, compute
+from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import Scalar, Value
 from babytriton.types import dtype_of
@@ -85,7 +86,7 @@ def elementwise(
             elements = [
                 _operand(x, next(found), dtype, rounded)
                 if isinstance(x, Value)
-                else constant(number(x, dtype) if rounded else x, opmath(dtype))
+                else _number_element(x, dtype, rounded)
                 for x, dtype in zip(operands, dtypes)
             ]
             return convert(body(*elements), site.dtype)
@@ -150,6 +151,12 @@ _ORDER = (
 )
 
 
+def _number_element(value: Any, dtype: torch.dtype, rounded: bool) -> tirx.PrimExpr:
+    if is_symbolic(value):
+        return convert(convert(int64(value), dtype), opmath(dtype))
+    return constant(number(value, dtype) if rounded else value, opmath(dtype))
+
+
 def _is_relax(fn: Callable[..., Any]) -> bool:
     return getattr(fn, "__module__", "").startswith("tvm.relax")
 
@@ -157,14 +164,15 @@ def _is_relax(fn: Callable[..., Any]) -> bool:
 def _sample(operand: Any) -> Any:
     if isinstance(operand, Scalar):
         return operand.kind(1)
+    if is_symbolic(operand):
+        return 1
     return operand.meta if isinstance(operand, Value) else operand
 
 
 def _read(value: Value, tensor: te.Tensor, index: tuple[tirx.Var, ...]) -> tirx.PrimExpr:
     shape = value.meta.shape
     own = index[len(index) - len(shape) :]
-    zero = tirx.IntImm("int64", 0)
-    return tensor(*(zero if n == 1 else i for n, i in zip(shape, own)))
+    return tensor(*(int64(0) if n == 1 else i for n, i in zip(shape, own)))
 
 
 def _operand(
@@ -177,7 +185,7 @@ def _operand(
 
 def _operand_expr(site: Site, operand: Any, dtype: torch.dtype, math: torch.dtype) -> relax.Expr:
     if not isinstance(operand, Value):
-        return relax.const(number(operand, math), dtype_of(math).name)
+        return site.number(operand if is_symbolic(operand) else number(operand, math), math)
     expr = operand.expr
     if operand.meta.ndim:
         expr = site.cast(expr, dtype)

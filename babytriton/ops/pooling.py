@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
-from babytriton.ops.axes import int64
 from babytriton.ops.convolution import each
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of

@@ -10,9 +10,10 @@ import torch
 from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
-from babytriton.ops.axes import Axes, int64
+from babytriton.ops.axes import Axes
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import as_number, int64, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -43,7 +44,7 @@ def _mean(
 ) -> Any:
     axes = Axes.of(input, dim, keepdim)
     x = site.expr(input, site.dtype)
-    return _total(site, "mean", x, axes, lambda x: x, lambda total: total / axes.length)
+    return _total(site, "mean", x, axes, lambda x: x, axes.over_length)
 
 
 def _nansum(
@@ -84,7 +85,7 @@ def _count_nonzero(site: Site, input: Value, dim: Any = None) -> Any:
 
 def _trace(site: Site, input: Value) -> Any:
     rows, columns = input.meta.shape
-    diagonal = Axes((min(rows, columns),), (0,))
+    diagonal = Axes((torch.sym_min(rows, columns),), (0,))
     element = _accumulated(site.dtype)
 
     def fn(x: te.Tensor) -> te.Tensor:
@@ -134,10 +135,9 @@ _product = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype
 
 
 def _moments(site: Site, input: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operands of every variance: its axes, and its divisor (torch's two ways to say it)."""
-    dim, unbiased, keepdim = _moment_arguments(*args, **kwargs)
-    axes = Axes.of(input, dim, keepdim)
-    return axes, max(0.0, axes.length - unbiased)
+    """The operands of every variance: its axes, and its correction (torch's two ways to say it)."""
+    dim, correction, keepdim = _moment_arguments(*args, **kwargs)
+    return Axes.of(input, dim, keepdim), correction
 
 
 def _moment_arguments(
@@ -152,7 +152,7 @@ def _moment_arguments(
     return dim, float(unbiased) if correction is None else correction, keepdim
 
 
-def variance(x: te.Tensor, axes: Axes, divisor: float) -> tuple[te.Tensor, te.Tensor]:
+def variance(x: te.Tensor, axes: Axes, correction: float = 0) -> tuple[te.Tensor, te.Tensor]:
     """The mean and the variance, in two passes: E[x^2] - E[x]^2 would cancel.
 
     The sum for the mean is of differences from the first element, so that of rows far from zero
@@ -161,19 +161,29 @@ def variance(x: te.Tensor, axes: Axes, divisor: float) -> tuple[te.Tensor, te.Te
     Args:
         x: floats in the dtype to compute in.
         axes: to reduce.
-        divisor: of the sum of squared deviations; 0 gives NaN, or inf, as in torch.
+        correction: how much less than the number of elements the sum of squared deviations is
+            divided by; a divisor of 0 gives NaN, or inf, as in torch.
     """
     total = axes.reduce("sum", lambda *i: x(*i) - axes.first(x, i))
-    mean = axes.each("mean", lambda *i: total(*i) / axes.length + axes.first(x, axes.full(i)))
+    mean = axes.each("mean", lambda *i: axes.over_length(total(*i)) + axes.first(x, axes.full(i)))
 
     def squared(*index: Any) -> Any:
         deviation = x(*index) - axes.at(mean, index)
         return deviation * deviation
 
     squares = axes.reduce("squares", squared)
-    # TVM refuses to divide by the constant 0.
-    scale = tirx.const(1 / divisor if divisor else math.inf, x.dtype)
+    scale = _inverse(axes.length, correction, x.dtype)
     return mean, axes.each("variance", lambda *i: squares(*i) * scale)
+
+
+def _inverse(length: int, correction: float, dtype: str) -> tirx.PrimExpr:
+    """1 / (length - correction); infinity where that is not positive."""
+    if not is_symbolic(length):
+        # TVM refuses to divide by the constant 0.
+        return tirx.const(1 / (length - correction) if length > correction else math.inf, dtype)
+    divisor = as_number(length, dtype) - tirx.const(correction, dtype)
+    one, infinity = tirx.const(1, dtype), tirx.const(math.inf, dtype)
+    return tirx.Select(divisor > tirx.const(0, dtype), one / divisor, infinity)
 
 
 def widened(x: te.Tensor, dtype: torch.dtype) -> te.Tensor:
@@ -189,10 +199,10 @@ def compute_like(x: te.Tensor, element: Callable[[Any], Any]) -> te.Tensor:
 
 def _var(name: str, finish: Callable[[Any], Any]) -> Build:
     def build(site: Site, input: Value, *args: Any, **kwargs: Any) -> Any:
-        axes, divisor = _moments(site, input, args, kwargs)
+        axes, correction = _moments(site, input, args, kwargs)
 
         def fn(x: te.Tensor) -> te.Tensor:
-            _, found = variance(widened(x, site.dtype), axes, divisor)
+            _, found = variance(widened(x, site.dtype), axes, correction)
             return axes.each(name, lambda *i: finish(found(*i)).astype(_name(site.dtype)))
 
         return site.te(name, fn, input.expr)
@@ -249,7 +259,8 @@ def _extreme_index(largest: bool) -> Build:
     def build(site: Site, input: Value, dim: Any = None, keepdim: bool = False) -> Any:
         axes = Axes.of(input, dim, keepdim)
         # 32 bits where they do: twice as many fit in a vector.
-        counter = "int32" if axes.length < 2**31 else "int64"
+        is_short = not is_symbolic(axes.length) and axes.length < 2**31
+        counter = "int32" if is_short else "int64"
 
         def fn(x: te.Tensor) -> te.Tensor:
             def key(*index: Any) -> Any:
@@ -259,7 +270,7 @@ def _extreme_index(largest: bool) -> Build:
 
             def place(*index: Any) -> Any:
                 position = axes.position(index).astype(counter)
-                other = tirx.const(axes.length, counter)
+                other = as_number(axes.length, counter)
                 return tirx.Select(key(*index) == axes.at(best, index), position, other)
 
             first = axes.reduce("first", place, te.min)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 
 class Unsupported(Exception):
@@ -35,6 +36,22 @@ class MixedDevices(Exception):
 
 class IllTyped(Exception):
     """torch refuses the call; the message is torch's own."""
+
+
+class NeedsData(IllTyped):
+    """torch cannot type the call without the numbers in a tensor."""
+
+
+class Related(Exception):
+    """Sizes that have names of their own turn out to be one, or constant: start over with that.
+
+    Attributes:
+        sizes: for a name, the other name or the number that it is the same as.
+    """
+
+    def __init__(self, sizes: Mapping[str, str | int]) -> None:
+        super().__init__(", ".join(f"{name} = {size}" for name, size in sizes.items()))
+        self.sizes = sizes
 
 
 class Unavailable(Exception):

@@ -12,8 +12,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
-from babytriton.ops.axes import int64
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of

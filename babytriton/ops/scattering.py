@@ -19,11 +19,11 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
-from babytriton.ops.axes import int64
 from babytriton.ops.numerics import opmath
 from babytriton.ops.pointwise import number
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.subscript import from_end, index64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -137,7 +137,7 @@ def _points(shape: Sequence[int], name: str) -> Iterator[list[Expr]]:
 
 
 def _whole(size: Any) -> slice:
-    return slice(int64(0), int64(int(size)))
+    return slice(int64(0), int64(size))
 
 
 def _constant(value: Any, dtype: torch.dtype) -> Expr:

@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -22,7 +23,14 @@ T: Any = torch.Tensor  # typed stubs take the properties among its attributes fo
 
 def _reshape(site: Site, input: Value, *_: Any, **__: Any) -> Any:
     """torch has worked the new shape out already."""
-    return relax.op.reshape(input.expr, site.shape)
+    return relax.op.reshape(input.expr, _shape(site.out))
+
+
+def _shape(meta: torch.Tensor) -> list[tirx.PrimExpr]:
+    if any(isinstance(n, torch.SymInt) and n.node.shape_env.divides(n) for n in meta.shape):
+        # Its index would divide by a quotient; two such in one kernel compile without end.
+        raise Unsupported("a symbolic size that is a quotient")
+    return [int64(n) for n in meta.shape]
 
 
 def _view(site: Site, input: Value, *shape: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
@@ -42,7 +50,7 @@ def _view_each(site: Site, *tensors: Any) -> list[Any]:
     """atleast_1d and its like take a tensor, several, or a sequence of them."""
     values = tensors if isinstance(tensors[0], Value) else tensors[0]
     outs = site.out if isinstance(site.out, (tuple, list)) else [site.out]
-    return [relax.op.reshape(x.expr, tuple(out.shape)) for x, out in zip(values, outs)]
+    return [relax.op.reshape(x.expr, _shape(out)) for x, out in zip(values, outs)]
 
 
 def _squeeze(site: Site, input: Value, dim: int | Sequence[int] | None = None) -> Any:
@@ -99,12 +107,12 @@ def _swap_last_dims(site: Site, input: Value) -> Any:
 
 
 def _broadcast(site: Site, input: Value, *_: Any, **__: Any) -> Any:
-    return relax.op.broadcast_to(input.expr, site.shape)
+    return relax.op.broadcast_to(input.expr, _shape(site.out))
 
 
 def _broadcast_tensors(site: Site, *tensors: Any) -> list[Any]:
     values = tensors if isinstance(tensors[0], Value) else tensors[0]
-    return [relax.op.broadcast_to(x.expr, tuple(out.shape)) for x, out in zip(values, site.out)]
+    return [relax.op.broadcast_to(x.expr, _shape(out)) for x, out in zip(values, site.out)]
 
 
 def _meshgrid(*tensors: Any, indexing: str | None = None) -> Any:

@@ -9,9 +9,10 @@ import torch
 from tvm import relax, te, tirx
 from tvm.ir import Type
 from tvm.relax.script import builder as R
-from tvm.script.ir_builder import ir as I
 
 from babytriton.ops import numerics
+from babytriton.ops.meta import meta_of
+from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.storage import INJECTIVE
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of, find_dtype
@@ -50,22 +51,34 @@ class Site:
         """
         if isinstance(operand, Value):
             return self.cast(operand.expr, dtype or operand.meta.dtype)
-        return relax.const(operand, dtype_of(dtype or self.dtype).name)
+        return self.number(operand, dtype or self.dtype)
+
+    def number(self, number: Any, dtype: torch.dtype) -> relax.Expr:
+        """A Python number, or a symbolic size, as a tensor without dimensions."""
+        name = dtype_of(dtype).name
+        if not is_symbolic(number):
+            return relax.const(number, name)
+        return self.te("size", lambda: compute((), lambda: int64(number).astype(name), "size"))
 
     def cast(self, expr: relax.Expr, dtype: torch.dtype) -> relax.Expr:
         """``expr`` converted to ``dtype`` as ``Tensor.to`` converts."""
         expr = self.emit(expr) if isinstance(expr, relax.Call) else expr
-        source = type_of(expr).dtype
+        source = _torch_dtype(expr)
         if source == dtype:
             return expr
         if dtype == torch.bool:
             # Of NaN, TVM's own comparison says on the CPU that it is not unequal to 0.
-            shape = [int(n) for n in expr.ty.shape]
+            shape = expr.ty.shape
             return self.compute("bool", shape, lambda x, *i: numerics.is_true(x[0](*i)), expr)
         if source.is_floating_point and not dtype.is_floating_point and dtype_of(dtype).bits < 32:
             # Out-of-range floats wrap, as in C through a wide integer, instead of being poison.
             expr = self.emit(relax.op.astype(expr, "int64"))
         return self.emit(relax.op.astype(expr, dtype_of(dtype).name))
+
+    def value(self, expr: relax.Expr, shape: Sequence[int], dtype: torch.dtype) -> Value:
+        """An expression of a known type, to go on with in plain torch."""
+        meta = meta_of(TensorType(tuple(shape), dtype), self.builder.symbols)
+        return Value(self.builder, self.emit(expr), meta)
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind a Relax expression to a variable."""
@@ -98,10 +111,7 @@ class Site:
         """
         # A global symbol would be that of the whole module, whatever the function is called in it.
         private = function.without_attr("global_symbol")
-        variable = I.decl_function(self.builder.unique(name), private)
-        found = [relax_type(type) for type in types]
-        out = found if len(found) > 1 else found[0]
-        return self.emit(relax.call_tir(variable, list(inputs), out_ty=out))
+        return self.builder.emit_function(name, private, inputs, [relax_type(t) for t in types])
 
     def compute(
         self, name: str, shape: Sequence[int], body: Callable[..., Any], *inputs: relax.Expr
@@ -134,24 +144,29 @@ class Site:
 
 
 def compute(shape: Sequence[int], body: Callable[..., Any], name: str) -> te.Tensor:
-    """``te.compute`` over a shape of Python ints.
+    """``te.compute`` over a shape of sizes.
 
     FuseTIR refuses to join buffers whose shapes are int32 constants, which is what ``te.compute``
     makes of Python ints.
     """
-    return te.compute(tuple(tirx.IntImm("int64", n) for n in shape), body, name=name)
+    return te.compute(tuple(int64(n) for n in shape), body, name=name)
 
 
 def relax_type(type: TensorType) -> Type:
     """A tensor type as Relax has it."""
-    return relax.TensorType(type.shape, dtype_of(type.dtype).name)
+    return relax.TensorType([int64(n) for n in type.shape], dtype_of(type.dtype).name)
 
 
 def type_of(expr: relax.Expr) -> TensorType:
     """The tensor type that Relax infers for an expression."""
+    sizes = (int(n) if isinstance(n, tirx.IntImm) else n for n in expr.ty.shape)
+    return TensorType(tuple(sizes), _torch_dtype(expr))
+
+
+def _torch_dtype(expr: relax.Expr) -> torch.dtype:
     found = find_dtype(str(expr.ty.dtype))
     assert found is not None
-    return TensorType(tuple(int(n) for n in expr.ty.shape), found.torch)
+    return found.torch
 
 
 def _only(out: Any) -> torch.Tensor:

@@ -15,6 +15,7 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from babytriton.ops.refusals import Mutation
+from babytriton.ops.sizes import int64
 
 INJECTIVE = {"op_pattern": 2}
 """What makes FuseOps take a function for one that reads given elements of its inputs."""
@@ -45,22 +46,22 @@ class Layout:
 
     def position(self, index: Sequence[Any]) -> Any:
         """The place of an element in the storage."""
-        terms = (i * stride for i, stride in zip(index, self.strides))
-        return sum(terms, _int64(self.offset))
+        terms = (i * int64(stride) for i, stride in zip(index, self.strides))
+        return sum(terms, int64(self.offset))
 
     def index(self, position: Any) -> tuple[list[Any], Any]:
         """The element that lies at a place, and whether there is one.
 
         Only for a layout that is injective: then the largest stride decides first.
         """
-        index: list[Any] = [_int64(0)] * len(self.shape)
-        rest = position - self.offset
+        index: list[Any] = [int64(0)] * len(self.shape)
+        rest = position - int64(self.offset)
         inside: list[Any] = []
         for dim in self._by_stride():
-            index[dim] = tirx.floordiv(rest, _int64(self.strides[dim]))
-            inside += [index[dim] >= 0, index[dim] < self.shape[dim]]
-            rest = rest - index[dim] * self.strides[dim]
-        return index, tirx.all(tirx.EQ(rest, _int64(0)), *inside)
+            index[dim] = tirx.floordiv(rest, int64(self.strides[dim]))
+            inside += [index[dim] >= 0, index[dim] < int64(self.shape[dim])]
+            rest = rest - index[dim] * int64(self.strides[dim])
+        return index, tirx.all(tirx.EQ(rest, int64(0)), *inside)
 
     def _by_stride(self) -> list[int]:
         """The dimensions that have more than one element, the largest stride first."""
@@ -265,7 +266,7 @@ def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
         def element(*index: Any) -> Any:
             return contents(*base.index(view.position(index))[0])
 
-        return te.compute(tuple(map(_int64, view.shape)), element, name="view")
+        return te.compute(tuple(map(int64, view.shape)), element, name="view")
 
     return fn
 
@@ -279,10 +280,6 @@ def overwritten(base: Layout, view: Layout) -> Callable[[te.Tensor, te.Tensor], 
             # if_then_else, as elsewhere there is no new element to read.
             return tirx.if_then_else(inside, new(*own), contents(*index))
 
-        return te.compute(tuple(map(_int64, base.shape)), element, name="overwrite")
+        return te.compute(tuple(map(int64, base.shape)), element, name="overwrite")
 
     return fn
-
-
-def _int64(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)

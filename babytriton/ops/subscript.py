@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from tvm import relax, te, tirx
 from babytriton.ops import numerics
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
+from babytriton.ops.sizes import int64, is_one
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 
@@ -63,7 +65,7 @@ def _getitem(site: Site, input: Value, item: Any) -> Any:
     if any(isinstance(part, bool) for part in items):
         raise Unsupported("a bool as an index")
     sizes = input.meta.shape
-    cuts: dict[int, slice] = {}
+    cuts: dict[int, Cut] = {}
     dropped: list[int] = []
     added: list[int] = []
     indices: dict[int, Value] = {}
@@ -71,17 +73,16 @@ def _getitem(site: Site, input: Value, item: Any) -> Any:
     for part in items:
         if part is None:
             added.append(result)
-        elif isinstance(part, int):
-            start = part % sizes[source]
-            cuts[source] = slice(start, start + 1, 1)
+        elif isinstance(part, (int, torch.SymInt)):
+            cuts[source] = Cut(_from_start(part, sizes[source]), 1, 1)
             dropped.append(source)
         elif isinstance(part, slice):
-            cuts[source] = slice(*part.indices(sizes[source]))
+            cuts[source] = _cut_of(part, sizes[source])
         else:
             indices[result] = as_index(site, part)
         source += part is not None
-        result += not isinstance(part, int)
-    expr = _cut(site, input.expr, cuts, sizes)
+        result += not isinstance(part, (int, torch.SymInt))
+    expr = take_slices(site, input.expr, cuts, sizes)
     if dropped:
         expr = site.emit(relax.op.squeeze(expr, dropped))
     if added:
@@ -89,13 +90,47 @@ def _getitem(site: Site, input: Value, item: Any) -> Any:
     return _gathered(site, expr, indices) if indices else expr
 
 
-def _cut(site: Site, expr: relax.Expr, cuts: dict[int, slice], sizes: Sequence[int]) -> relax.Expr:
-    cuts = {d: cut for d, cut in cuts.items() if cut != slice(0, sizes[d], 1)}
+@dataclass(frozen=True)
+class Cut:
+    """What a slice takes of a dimension: so many elements, ``step`` apart."""
+
+    start: Any
+    step: Any
+    length: Any
+
+
+def take_slices(
+    site: Site, expr: relax.Expr, cuts: Mapping[int, Cut], sizes: Sequence[int]
+) -> relax.Expr:
+    """``expr`` with some of its dimensions cut; ``sizes`` is its shape."""
+    cuts = {d: cut for d, cut in cuts.items() if cut != Cut(0, 1, sizes[d])}
     if not cuts:
         return expr
-    begins, ends = [c.start for c in cuts.values()], [c.stop for c in cuts.values()]
-    steps = [c.step for c in cuts.values()]
-    return site.emit(relax.op.strided_slice(expr, list(cuts), begins, ends, steps))
+    shape = [cuts[d].length if d in cuts else n for d, n in enumerate(sizes)]
+
+    def body(tensors: Sequence[Any], *index: Any) -> Any:
+        places = list(index)
+        for d, cut in cuts.items():
+            places[d] = int64(cut.start) + index[d] * int64(cut.step)
+        return tensors[0](*places)
+
+    return site.compute("slice", shape, body, expr)
+
+
+def _cut_of(part: slice, size: int) -> Cut:
+    """What a slice means for a dimension, by Python's rules, which symbolic sizes follow as well.
+
+    The size is not 0, nor is what is taken: torch runs what has no elements.
+    """
+    start: Any = 0 if part.start is None else torch.sym_max(_from_start(part.start, size), 0)
+    stop: Any = size if part.stop is None else torch.sym_min(_from_start(part.stop, size), size)
+    step = 1 if part.step is None else part.step
+    return Cut(start, step, (stop - start + step - 1) // step)
+
+
+def _from_start(place: Any, size: int) -> Any:
+    """A place that counts from the end where it is negative."""
+    return place + size if place < 0 else place
 
 
 def _gathered(site: Site, expr: relax.Expr, indices: dict[int, Value]) -> Any:
@@ -132,7 +167,7 @@ def _gathered(site: Site, expr: relax.Expr, indices: dict[int, Value]) -> Any:
 def broadcast_read(x: te.Tensor, index: Sequence[Any]) -> Any:
     """An element of ``x`` broadcast to the dimensions that ``index`` runs over."""
     own = index[len(index) - len(x.shape) :]
-    return x(*(0 if int(n) == 1 else i for n, i in zip(x.shape, own)))
+    return x(*(int64(0) if is_one(n) else i for n, i in zip(x.shape, own)))
 
 
 def as_index(site: Site, part: Any) -> Value:

@@ -129,7 +129,7 @@ def call_prim_func(
     parts = [made]
     if len(types) > 1:
         parts = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
-    return [builder.value(part, type.meta()) for part, type in zip(parts, types)]
+    return [builder.value(part, builder.meta(type)) for part, type in zip(parts, types)]
 
 
 def _started(func: PrimFunc, arguments: Sequence[Any], outputs: Sequence[int]) -> list[int]:

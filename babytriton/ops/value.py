@@ -235,6 +235,7 @@ REFUSALS: tuple[type[Exception], ...] = (
     refusals.IllTyped,
     refusals.MixedDevices,
     refusals.Mutation,
+    refusals.Related,
     refusals.RowError,
     refusals.RowFailed,
     refusals.Unavailable,

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 import tvm
-from tvm import relax
+from tvm import relax, tirx
+from tvm.error import InternalError
 from tvm.ir import IRModule
 
 from babytriton.targets import Target, tvm_target
@@ -68,22 +69,40 @@ def build(mod: IRModule, entry: str, target: Target) -> Executable:
         entry: the program's function.
         target: what to compile for.
     """
+    with COMPILE_LOCK:
+        try:
+            return Executable(_compiled(mod, target, UNSOUND_PASSES), entry, target)
+        except InternalError:
+            if not has_variable_sizes(mod):
+                raise
+        # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
+        without = [*UNSOUND_PASSES, "tirx.CommonSubexprElim"]
+        return Executable(_compiled(mod, target, without), entry, target)
+
+
+def _compiled(mod: IRModule, target: Target, disabled: list[str]) -> Any:
     context = tvm.transform.PassContext(
         opt_level=3,
-        disabled_pass=UNSOUND_PASSES,
+        disabled_pass=disabled,
         # The guard of a call has checked shapes and dtypes; asking again in every kernel makes
         # much of the code to compile.
         config={"tirx.disable_assert": True},
     )
-    with COMPILE_LOCK, context:
+    with context:
         try:
-            compiled = tvm.compile(mod, target=tvm_target(target))
-        except tvm.error.InternalError as error:
+            return tvm.compile(mod, target=tvm_target(target))
+        except InternalError as error:
             if "LLVM module verification failed" not in str(error):
                 raise
             # Its vectorizer of straight-line code makes invalid code of some kernels.
-            compiled = tvm.compile(mod, target=tvm_target(target, (WITHOUT_SLP,)))
-        return Executable(compiled, entry, target)
+            return tvm.compile(mod, target=tvm_target(target, (WITHOUT_SLP,)))
+
+
+def has_variable_sizes(mod: IRModule) -> bool:
+    """Whether a kernel takes tensors of sizes that are known only at the call."""
+    functions = [fn for _, fn in mod.functions_items() if isinstance(fn, tirx.PrimFunc)]
+    buffers = [x for fn in functions for x in fn.params if isinstance(x.ty, tirx.BufferType)]
+    return any(not isinstance(n, tirx.IntImm) for buffer in buffers for n in buffer.shape)
 
 
 def _modules(module: Any) -> Iterator[Any]:

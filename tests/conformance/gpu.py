@@ -8,11 +8,12 @@ from typing import Any
 import torch
 import tvm
 import tvm_ffi
+from torch.utils.dlpack import from_dlpack
 
 import babytriton as bt
 from babytriton.frontend.kernel.program import UNTOUCHED
 from babytriton.frontend.lowering import Output, Returned
-from babytriton.frontend.program import Hidden
+from babytriton.frontend.program import Computed, Hidden
 from babytriton.frontend.signature import leaves_of
 from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
@@ -30,20 +31,26 @@ def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
     lowering = compiled.scheduled.lowered.lowering
     bound = compiled.scheduled.lowered.parameters.bind(arguments, {})
     leaves = leaves_of(bound, compiled.signature.static, compiled.signature.names)
-    parameters = [_parameter(input, leaves) for input in lowering.inputs]
+    sizes = {} if lowering.sizes is None else lowering.sizes.of(leaves)
+    assert sizes is not None
+    parameters = [_parameter(input, leaves, sizes) for input in lowering.inputs]
     executable = compiled.executable
     outputs = emulator.run(executable.vm_executable, executable.entry, parameters)
 
-    def leaf(place: Output | Returned) -> Any:
+    def leaf(place: Output | Returned | Computed) -> Any:
         if isinstance(place, Returned):
             return parameters[place.input]
+        if isinstance(place, Computed):
+            return place.of(sizes)
         output = outputs[place.index]
         return output.item() if place.is_float else output
 
-    return fill(lowering.result, leaf, (Output, Returned))
+    return fill(lowering.result, leaf, (Output, Returned, Computed))
 
 
-def _parameter(input: Any, leaves: list[Any]) -> Any:
+def _parameter(input: Any, leaves: list[Any], sizes: dict[str, int]) -> Any:
+    if isinstance(input, Computed):
+        return input.of(sizes)
     if isinstance(input, Hidden):
         return input.place.read()
     if isinstance(input, TorchCall):
@@ -59,8 +66,8 @@ def _on_host(call: TorchCall) -> Any:
 
     def run(*arguments: Any) -> Any:
         device = tvm.cuda(0)
-        host = [x.copyto(tvm.cpu()) for x in arguments]
-        results = call([torch.utils.dlpack.from_dlpack(x) for x in host])
+        host = [x if isinstance(x, int) else x.copyto(tvm.cpu()) for x in arguments]
+        results = call([x if isinstance(x, int) else from_dlpack(x) for x in host])
         aligned = [x.clone(memory_format=torch.contiguous_format) for x in results]
         return tvm_ffi.convert([tvm.runtime.from_dlpack(x).copyto(device) for x in aligned])
 

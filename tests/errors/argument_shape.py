@@ -1,4 +1,4 @@
-"""Two sizes for one name."""
+"""Another rank than the annotation's."""
 
 import torch
 
@@ -6,9 +6,9 @@ import babytriton as bt
 
 
 @bt.jit
-def f(x: bt.Tensor["n", 4], w: bt.Tensor["n"]):  # noqa: F821
-    return x * w[:, None]
+def f(x: bt.Tensor["n", 4]):  # noqa: F821
+    return x * 2
 
 
 def run():
-    f(torch.ones(3, 4), torch.ones(5))
+    f(torch.ones(3, 4, 1))

@@ -96,6 +96,13 @@ class Drawn:
         return f"arguments: {', '.join(shapes)}\n{self.text}"
 
 
+def resized(program: Drawn, change: int) -> tuple[torch.Tensor, ...]:
+    """Arguments of other sizes for a program: what was equal still is, and 1 stays 1."""
+    generator = torch.Generator().manual_seed(change)
+    shapes = [[n if n == 1 else n + change for n in x.shape] for x in program.arguments]
+    return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+
+
 _NUMBERS = count()
 
 

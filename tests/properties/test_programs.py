@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, seed, settings
 
 import babytriton as bt
-from tests.properties.programs import Drawn, programs
+from tests.properties.programs import Drawn, programs, resized
 
 SHARDS = 4  # of 150 programs, so that test processes share them
 
@@ -30,5 +30,30 @@ def test_random_programs_match_torch(shard: int) -> None:
             assert ours.shape == theirs.shape
             assert ours.dtype == theirs.dtype
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+    check()
+
+
+def test_random_programs_match_torch_at_other_sizes() -> None:
+    @seed(0)
+    @settings(
+        max_examples=40,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def check(program: Drawn) -> None:
+        compiled = bt.jit("cpu", dynamic=True)(program.fn)
+        for arguments in (program.arguments, resized(program, 1), resized(program, 4)):
+            try:
+                expected = program.fn(*arguments)
+            except Exception:  # torch takes the program only for sizes such as the first ones
+                continue
+            found = compiled(*arguments)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert ours.shape == theirs.shape
+                assert ours.dtype == theirs.dtype
+                torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6, equal_nan=True)
 
     check()

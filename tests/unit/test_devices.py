@@ -158,8 +158,10 @@ def test_integers_on_two_devices() -> None:
 def test_one_device_named_twice(fn: Callable[..., Any]) -> None:
     compiled = bt.jit("cpu")(fn)
     torch.testing.assert_close(compiled(X, Y, "cpu"), plain(fn, X, Y))
-    assert compiled._newest.scheduled.lowered.lowering.devices == (torch.device("cpu"),)
-    assert "vdevice" not in compiled._newest.scheduled.lowered.as_text()
+    assert compiled._specializations.newest.scheduled.lowered.lowering.devices == (
+        torch.device("cpu"),
+    )
+    assert "vdevice" not in compiled._specializations.newest.scheduled.lowered.as_text()
 
 
 def test_devices_by_other_names() -> None:

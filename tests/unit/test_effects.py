@@ -101,9 +101,9 @@ def test_a_float_argument_prints_as_a_number(capsys: Capture) -> None:
     assert printed(capsys, f, X, 1.25) == "1.25 1.25 2.5\n"
     compiled = bt.jit("cpu")(f)
     compiled(X, 0.5)
-    newest = compiled._newest
+    newest = compiled._specializations.newest
     compiled(X, 0.75)
-    assert compiled._newest is newest, "a number that is only shown stays variable"
+    assert compiled._specializations.newest is newest, "a number that is only shown stays variable"
     assert capsys.readouterr().out.endswith("0.75 0.75 1.5\n")
 
 

@@ -287,7 +287,7 @@ def test_annotations_and_boxes() -> None:
     box.data = torch.zeros(3)
     f(torch.ones(3), box)
     assert box.data.tolist() == [2, 2, 2]
-    with pytest.raises(ValueError, match="n = 3"):
+    with pytest.raises(ValueError, match="`n` is 4"):
         f(torch.ones(3), torch.ones(4))
 
 

@@ -420,10 +420,10 @@ def test_a_changed_global_number_recompiles(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_global_tensor_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = bt.jit(lambda x: x + WEIGHT)
     torch.testing.assert_close(compiled(X), X + 0.5)
-    newest = compiled._newest
+    newest = compiled._specializations.newest
     monkeypatch.setitem(globals(), "WEIGHT", torch.full((6,), 3.0))
     torch.testing.assert_close(compiled(X), X + 3)
-    assert compiled._newest is newest
+    assert compiled._specializations.newest is newest
     monkeypatch.setitem(globals(), "WEIGHT", torch.ones(1, dtype=torch.float64))
     torch.testing.assert_close(compiled(X), X.double() + 1)
 

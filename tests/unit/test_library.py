@@ -90,4 +90,4 @@ def test_a_new_float_does_not_compile_again() -> None:
     fn = bt.jit("cpu")(lambda x, s: relax.op.add(x, s))
     for s in (0.5, 1.5):
         torch.testing.assert_close(fn(X, s), X + s)
-    assert len(fn._specializations) == 1
+    assert len(fn.specializations()) == 1

@@ -151,10 +151,11 @@ class _Body:
             type = leaf.spec.type if isinstance(leaf.spec, TensorSpec) else None
             yield self._declare(i, leaf.path, type)
 
-    def _hidden(self, place: Place, tensor: torch.Tensor) -> Tensor:
-        found = self._declare(Hidden(place), place.path, TensorType.of(tensor))
+    def _hidden(self, place: Place, tensor: torch.Tensor) -> tuple[Tensor, TensorType]:
+        type = TensorType.of(tensor)
+        found = self._declare(Hidden(place), place.path, type)
         assert isinstance(found, Tensor)
-        return found
+        return found, type
 
     def _declare(self, input: int | Hidden, path: str, type: TensorType | None) -> Tensor | Number:
         name = "".join(c if c.isalnum() else "_" for c in path).strip("_") or "input"
@@ -169,7 +170,7 @@ class _Body:
             return Number(number, ScalarType(torch.float64))
         found = buffer(name, type)
         self.arguments.append(found)
-        return Tensor(path, found, type.dtype, type.shape)
+        return Tensor(path, found, type.dtype, type.sizes)
 
     def lowering(self, steps: Steps) -> Lowering:
         """What was found, with the functions of its statements."""

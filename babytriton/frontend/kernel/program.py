@@ -117,7 +117,7 @@ ZERO = index(0)
 
 def buffer(name: str, type: TensorType, scope: str = "") -> tirx.Buffer:
     """A buffer for a tensor of a type, or for values within a kernel."""
-    shape = [index(size) for size in type.shape]
+    shape = [index(size) for size in type.sizes]
     return tirx.decl_buffer(shape, dtype_of(type.dtype).name, name, scope=scope)
 
 

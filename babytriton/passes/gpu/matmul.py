@@ -16,10 +16,15 @@ NO_TENSOR_CORES = "sm_61"
 class Matmul(gpu.Matmul):
     """Takes matrix products, also batched, padded to whole tiles; TVM's shared-memory tiling.
 
-    Stands aside where that leaves a block (a second result, a reduction after) without threads.
+    Stands aside where that leaves a block (a second result, a reduction after) without threads,
+    and for symbolic sizes: of those TVM's vector loads cannot be built.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if not all(
+            isinstance(n, tirx.IntImm) for x in func.params for n in getattr(x, "shape", ())
+        ):
+            return None
         # It loads in vectors, and TVM prints a vector of bools as one of another type.
         if any(str(getattr(param, "dtype", "")) == "bool" for param in func.params):
             return None

@@ -1,0 +1,68 @@
+"""Why a call needs a program of its own, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from babytriton.frontend.captures import Guard, Place, described
+from babytriton.frontend.signature import (
+    DictSpec,
+    FloatSpec,
+    SequenceSpec,
+    Signature,
+    Spec,
+    TensorSpec,
+)
+
+
+def differences(now: Signature, before: Signature, covered: Signature) -> list[str]:
+    """How the arguments of a call differ from those of another.
+
+    Args:
+        now: the arguments.
+        before: those of the other call.
+        covered: what was compiled for the other call; it does not matter how sizes differ that
+            are symbolic in it.
+    """
+    specs = zip(now.names, now.specs, before.specs, covered.specs)
+    return [text for name, *each in specs for text in _differ(name, *each)]
+
+
+def changes(guards: Iterable[Guard]) -> list[str]:
+    """What has changed outside the function."""
+    failed = {guard.place.path: guard for guard in guards if not guard()}
+    return [
+        f"captured {path}: {_found(guard.place)}, before {guard.before}"
+        for path, guard in failed.items()
+    ]
+
+
+def _found(place: Place) -> str:
+    try:
+        return described(place.read())
+    except Exception:  # whatever a user's property raises
+        return "nothing"
+
+
+def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
+    if isinstance(now, TensorSpec) and isinstance(before, TensorSpec):
+        if not (isinstance(covered, TensorSpec) and covered.type.covers(now.type)):
+            yield f"argument {path}: {now}, before {before}"
+        if now.device != before.device:
+            yield f"argument {path}: on {now.device}, before on {before.device}"
+    elif isinstance(now, SequenceSpec) and isinstance(before, SequenceSpec):
+        if type(now.like) is not type(before.like) or len(now.items) != len(before.items):
+            yield f"argument {path}: {now}, before {before}"
+            return
+        assert isinstance(covered, SequenceSpec)
+        for i, trio in enumerate(zip(now.items, before.items, covered.items)):
+            yield from _differ(f"{path}[{i}]", *trio)
+    elif isinstance(now, DictSpec) and isinstance(before, DictSpec):
+        if now.keys != before.keys:
+            yield f"argument {path}: {now}, before {before}"
+            return
+        assert isinstance(covered, DictSpec)
+        for key, trio in zip(now.keys, zip(now.items, before.items, covered.items)):
+            yield from _differ(f"{path}[{key!r}]", *trio)
+    elif not (isinstance(now, FloatSpec) and isinstance(before, FloatSpec)) and now != before:
+        yield f"argument {path}: {now}, before {before}"

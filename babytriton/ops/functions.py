@@ -1,0 +1,73 @@
+"""TensorIR functions that a program calls: from tensor expressions, with the sizes they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, relax, s_tir, te, tirx
+from tvm.relax.expr import te_tensor
+
+
+def from_te(
+    fn: Callable[..., Any], inputs: Sequence[relax.Expr], attrs: Mapping[str, Any] | None = None
+) -> tuple[tirx.PrimFunc, list[relax.Expr], list[ir.Type]]:
+    """A tensor expression as a function, what to call it with, and the types of its results.
+
+    Args:
+        fn: takes a ``te.Tensor`` for each tensor and a variable for each number; returns a
+            ``te.Tensor``, or a list of them.
+        inputs: Relax expressions of tensors and numbers.
+        attrs: of the function.
+    """
+    # A tensor that is given twice is one parameter: FuseTIR fails on two of symbolic shapes.
+    distinct: list[relax.Expr] = []
+    for x in inputs:
+        if not any(x.same_as(other) for other in distinct):
+            distinct.append(x)
+    parameters = [_parameter(x) for x in distinct]
+    places = [next(i for i, other in enumerate(distinct) if other.same_as(x)) for x in inputs]
+    found = fn(*(parameters[place] for place in places))
+    outs = list(found) if isinstance(found, (list, tuple)) else [found]
+    function = te.create_prim_func([*parameters, *outs], "int64").without_attr("global_symbol")
+    if attrs:
+        function = function.with_attrs(attrs)
+    return function, distinct, [relax.TensorType(out.shape, out.dtype) for out in outs]
+
+
+def _parameter(expr: relax.Expr) -> Any:
+    if isinstance(expr.ty, relax.TensorType):
+        return te_tensor(expr, {}, expr.name if isinstance(expr, ir.Var) else "constant")
+    return tirx.Var(expr.name, expr.ty.dtype)
+
+
+def closed(
+    function: tirx.PrimFunc, inputs: int, variables: Collection[tirx.Var]
+) -> tuple[tirx.PrimFunc, list[tirx.Var]]:
+    """A function that shares no variable with its caller, and what it must be given in addition.
+
+    A variable that is a dimension of one of its buffers takes its value from there.
+
+    Args:
+        function: may use the caller's variables.
+        inputs: how many parameters come before its results; what is added goes between.
+        variables: the caller's.
+    """
+    if not variables:
+        return function, []
+    buffers = [x for x in function.params if isinstance(x.ty, tirx.BufferType)]
+    shapes = [n for buffer in buffers for n in buffer.shape]
+    bound = [n for n in shapes if isinstance(n, ir.Var)]
+    used: list[ir.Var] = []
+    for root in (function.body, *shapes):
+        tvm_ffi.structural_walk(root, [(ir.Var, used.append)], order="post")
+    missing = [
+        variable
+        for variable in variables
+        if any(variable.same_as(x) for x in used) and not any(variable.same_as(x) for x in bound)
+    ]
+    parameters = list(function.params)
+    parameters[inputs:inputs] = missing
+    whole = tirx.PrimFunc(parameters, function.body, function.ret_type, function.attrs)
+    return s_tir.renew_defs(whole), missing
