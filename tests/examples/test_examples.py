@@ -186,7 +186,7 @@ def if_else(example: Run) -> None:
 
 
 def loops(example: Run) -> None:
-    unrolled, halves = example.text.split("1,000,000 steps")
+    unrolled, _ = example.text.split("1,000,000 steps")
     assert "fused_" in unrolled
     example.shows("cls.steps(0, 1000000,", "(low + high) // 2", "cls.steps(62,")
     example.shows("all give what Python gives; the last loop took 22 steps", "__global__")
