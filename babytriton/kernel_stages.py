@@ -12,7 +12,8 @@ import astunparse
 import torch
 from tvm.ir import IRModule
 
-from babytriton import errors, kernel_errors
+from babytriton import errors
+from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.kernel import lowering
 from babytriton.frontend.kernel.program import UNTOUCHED, Fault

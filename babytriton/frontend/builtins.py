@@ -80,7 +80,6 @@ ON_VALUES: dict[Any, Callable[..., Any]] = {
     max: _extreme(max, operator.gt),
     min: _extreme(min, operator.lt),
     pow: operator.pow,
-    range: iteration.counted,
     sum: _sum,
     type: _type,
 }
@@ -88,7 +87,9 @@ ON_VALUES: dict[Any, Callable[..., Any]] = {
 
 ITERATORS: dict[Any, Callable[..., Any]] = {
     enumerate: iteration.enumerated,
+    range: iteration.counted,
     reversed: iteration.flipped,
     zip: iteration.zipped,
 }
-"""Python's own forget how many items there are, and how to reach one by its number."""
+"""Python's own forget how many items there are and how to reach one by its number, or want to
+know the number at once."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from babytriton.ops import scalars
 from babytriton.ops.value import Scalar, Value
 
@@ -21,7 +23,7 @@ class Items:
     """
 
     def count(self) -> Any:
-        """How many there are: an int, or a number of the run time."""
+        """How many there are: an int, a symbolic size, or a number of the run time."""
         raise NotImplementedError
 
     def item(self, apply: Apply, index: Any) -> Any:
@@ -45,7 +47,7 @@ class Counted(Items):
 
     def count(self) -> Any:
         bounds = (self.start, self.stop, self.step)
-        if not any(isinstance(bound, Scalar) for bound in bounds):
+        if all(isinstance(bound, int) for bound in bounds):
             return len(range(*bounds))
         toward = 1 if self.step > 0 else -1
         # Below zero for an empty range, as far as a loop's comparison with it goes.
@@ -174,11 +176,11 @@ def _plain(fn: Callable[..., Any], *operands: Any) -> Any:
 
 def counted(*bounds: Any) -> Any:
     """``range``, where bounds may be numbers of the run time."""
-    if not any(isinstance(bound, Value) for bound in bounds):
+    if not any(isinstance(bound, (Value, torch.SymInt)) for bound in bounds):
         return range(*bounds)
     bounds = tuple(_as_int(bound) for bound in bounds)
     start, stop, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    if isinstance(step, Scalar) or step == 0:
+    if not isinstance(step, int) or step == 0:
         raise TypeError("the step of a range must be a constant other than 0")
     return Counted(start, stop, step)
 

@@ -26,6 +26,7 @@ from babytriton.frontend.program import LoopNotes
 from babytriton.frontend.scope import Scope
 from babytriton.ops import regions, scalars
 from babytriton.ops.regions import Region
+from babytriton.ops.sizes import int64
 from babytriton.ops.value import Scalar
 
 UNROLL = 32
@@ -38,10 +39,12 @@ class Loops(Assignments, ControlFlow):
     def visit_For(self, node: ast.For) -> Exits:
         items = self.items(node.iter, self.visit(node.iter))
         count = items.count()
-        if not isinstance(count, int):
-            return self._ended(node, self._run_for(node, items, 0, count))
-        if count <= UNROLL or not is_numbered(items):
+        if isinstance(count, Scalar):
+            return self._ended(node, self._run_counting(node, items, 0, count))
+        if isinstance(count, int) and (count <= UNROLL or not is_numbered(items)):
             return self._ended(node, self._written_out(node, items, 0, count))
+        if not count > 0:  # of a symbolic size, this is a condition of the program
+            return self._ended(node, FALLS)
         try:
             found = self._run_for(node, items, 0, count)
         except _NeedsFirstStep:
@@ -127,7 +130,7 @@ class Loops(Assignments, ControlFlow):
         notes = self.program.loops.setdefault(node, LoopNotes())
         if start == 0 and notes.needs_first_step:
             raise _NeedsFirstStep
-        if not isinstance(count, int) or notes.ends_early:
+        if notes.ends_early:
             return self._run_counting(node, items, start, count)
         state, settled = self._loop_state(node), False
         index = regions.counter()
@@ -145,7 +148,7 @@ class Loops(Assignments, ControlFlow):
         if exits.flags:
             return self._run_counting(node, items, start, count)
         run = self.program.builder.regions.counted_loop
-        found = run(count, index, state.states, state.initial(), (region, state.results))
+        found = run(int64(count), index, state.states, state.initial(), (region, state.results))
         return state.finish(found, True, self.span(node))
 
     def _run_counting(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:

@@ -79,7 +79,10 @@ _FUNCTIONS = (
     *(reversed, slice, sorted, sum, tuple, zip, torch.Size),
     *(math.ceil, math.floor, math.prod, math.trunc),
 )
-_MODULES = ("operator", "_operator", "functools", "_functools", "itertools")
+_MODULES = (
+    *("operator", "_operator", "functools", "_functools", "itertools"),
+    "babytriton.frontend.iteration",
+)
 
 
 def _spelled(fn: Any) -> Any:

@@ -103,7 +103,7 @@ class Regions:
 
     def counted_loop(
         self,
-        count: int | relax.Expr,
+        count: relax.Expr,
         step: Var,
         states: Sequence[Var],
         initial: Sequence[relax.Expr],
@@ -115,7 +115,7 @@ class Regions:
         recursion is as deep as the logarithm of their number.
 
         Args:
-            count: of the steps, a constant or an int64 of the run time.
+            count: of the steps, an int64.
             step: the number of the step as the region sees it, from 0.
             states: what the region takes from step to step.
             initial: the values of ``states`` before the first step.
@@ -145,7 +145,7 @@ class Regions:
                 halfway = _fields(first, len(states))
                 _emit("states", driver.call([middle, relax.prim_value(high), *halfway]))
         driver.define(region, single.var)
-        start, end = (relax.prim_value(n) if isinstance(n, int) else n for n in (0, count))
+        start, end = relax.prim_value(0), relax.prim_value(count)
         return _fields(R.emit(driver.call([start, end, *initial])), len(states))
 
     def while_loop(

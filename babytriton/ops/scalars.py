@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tvm import relax
 
+from babytriton.ops.sizes import int64
 from babytriton.ops.table import Callee
 from babytriton.ops.value import NUMBERS, Scalar, Value, constant_needed, values_in
 
@@ -28,7 +29,7 @@ _BITS = (operator.and_, operator.or_, operator.xor, operator.invert)
 def is_arithmetic(fn: Callee, args: tuple[Any, ...]) -> bool:
     """Whether a call is one of Python's operators on numbers, some of the run time."""
     known = fn in _TOTAL or fn in _DIVISIONS or fn in _BITS
-    numbers = all(isinstance(arg, (Scalar, bool, int, float)) for arg in args)
+    numbers = all(isinstance(arg, (Scalar, bool, int, float, torch.SymInt)) for arg in args)
     return known and numbers and any(isinstance(arg, Scalar) for arg in args)
 
 
@@ -65,6 +66,8 @@ def _as_int(builder: Builder, arg: Any) -> Any:
     """Bools count as ints in Python's arithmetic, and not in torch's."""
     if isinstance(arg, bool):
         return int(arg)
+    if isinstance(arg, torch.SymInt):
+        return builder.counted(int64(arg))
     return convert(builder, arg, int) if isinstance(arg, Scalar) and arg.kind is bool else arg
 
 
@@ -72,6 +75,8 @@ def kind_of(value: Any) -> type | None:
     """The kind of a Python number, known or of the run time; ``None`` for anything else."""
     if isinstance(value, Scalar):
         return value.kind
+    if isinstance(value, torch.SymInt):
+        return int
     return type(value) if type(value) in NUMBERS else None
 
 

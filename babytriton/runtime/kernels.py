@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from babytriton import errors, kernel_errors
+from babytriton import errors
+from babytriton.errors import kernels as kernel_errors
 from babytriton.runtime.dispatch import check_tensor
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.interop import readable

@@ -396,3 +396,40 @@ def test_an_unknown_topic_is_refused() -> None:
         [sys.executable, "-c", "import babytriton"], env=env, capture_output=True, text=True
     )
     assert "'everything' is none of recompiles" in done.stderr
+
+
+def steps(x):
+    y = torch.zeros(x.shape[1:])
+    for i in range(x.shape[0]):
+        y = y * 0.9 + x[i] * i
+    return y
+
+
+def rows(x):
+    total = 0
+    for row in x:
+        total = total + row.sum()
+    return total
+
+
+def found_early(x):
+    for i, row in enumerate(x):
+        if row.sum() > 3:
+            return i, row
+    return -1, x[0]
+
+
+def every_other(x):
+    out = x * 0
+    for i in range(1, x.shape[0], 2):
+        out[i] = x[i] * 2 + i * x.shape[0]
+    return out
+
+
+@pytest.mark.parametrize("fn", [steps, rows, found_early, every_other])
+def test_loops_over_a_symbolic_size(fn) -> None:
+    compiled = bt.jit("cpu", dynamic=True)(fn)
+    for n in (5, 9, 2, 40, 3):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(compiled(x), fn(x), rtol=1e-5, atol=1e-5)
+    assert len(compiled.specializations()) == 1

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from tvm import ir, tirx
 
-from babytriton import errors, kernel_errors
+from babytriton import errors
+from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.inlining import Calls
 from babytriton.frontend.kernel.program import Assign, Branch, Update

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from tvm import ir, tirx
 
-from babytriton import kernel_errors
+from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.program import UNTOUCHED, ZERO, Assign, Branch, Fault, index
 from babytriton.frontend.kernel.scalars import Number, ScalarType, is_number

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from tvm import tirx
 
-from babytriton import errors, kernel_errors
+from babytriton import errors
+from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.loops import Loops, walk
 from babytriton.frontend.kernel.program import ZERO, Assign, Branch

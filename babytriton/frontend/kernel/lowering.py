@@ -11,8 +11,9 @@ import torch
 from tvm import tirx
 from tvm.ir import IRModule
 
-from babytriton import errors, kernel_errors
+from babytriton import errors
 from babytriton.diagnostics import CompileError, Span
+from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.callee import function_of
 from babytriton.frontend.captures import Captures, Guard, Place
 from babytriton.frontend.kernel.frames import Frame, names_of

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import torch
 from tvm import ir, tirx
 
-from babytriton import errors, kernel_errors
+from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
+from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.captures import Captures
 from babytriton.frontend.kernel import scalars
 from babytriton.frontend.kernel.frames import Frame

@@ -1,7 +1,4 @@
-"""The catalogue's second half: what goes wrong when a compiled function is called.
-
-Imported by everyone as part of ``errors``.
-"""
+"""Messages about how a compiled function was called, and about devices and tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the catalogue that is about scalar kernels; see :mod:`babytriton.errors`."""
+"""Messages about scalar kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from babytriton.diagnostics import Diagnostic
-from babytriton.errors import CallDiagnostic
+from babytriton.errors.calling import CallDiagnostic
 
 # ---------------------------------------------------------------- while compiling
 

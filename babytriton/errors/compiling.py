@@ -1,17 +1,10 @@
-"""The catalogue: every message a user can see, a class each.
-
-``BT0xx`` are raised while compiling and point at a line; ``BT1xx`` are raised at the call's guard
-and name an argument; ``BT2xx`` are about devices and tools; ``BT900`` is a bug of this package.
-"""
+"""Messages about the user's code, raised while it is compiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from babytriton.call_errors import *  # noqa: F403
 from babytriton.diagnostics import CompileError, Diagnostic, Span
-
-# ---------------------------------------------------------------- while compiling
 
 
 @dataclass(frozen=True)
