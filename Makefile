@@ -9,7 +9,7 @@ JOBS ?= 2
 # One thread of OpenMP a test process: the processes already fill the cores.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # Lines are counted in the other tests alone: here it would only take time.
-SAMPLES := tests/conformance/test_opinfo.py
+SAMPLES := tests/conformance/test_opinfo.py tests/conformance/test_gpu.py
 
 .PHONY: demo test lint unit samples clean
 
@@ -24,7 +24,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(TEST) --ignore=$(SAMPLES) \
+	$(TEST) $(addprefix --ignore=,$(SAMPLES)) \
 		--cov=babytriton --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
 samples: $(INSTALLED)

@@ -129,13 +129,19 @@ def run(
     `args` are CPU tensors, copied to the device; numbers pass through.
     """
     import tvm
-    from tvm import relax
 
     device = tvm.cuda(0)
-    # The pooled allocator rounds sizes up, and would hide a write past the end of a buffer.
-    machine = relax.VirtualMachine(executable, device, memory_cfg="naive")
-    result = machine[entry](*(_to_device(arg, device) for arg in args))
+    result = _machine(executable)[entry](*(_to_device(arg, device) for arg in args))
     return list(_to_host(result))
+
+
+@functools.lru_cache(maxsize=1)  # of what is called several times in a row
+def _machine(executable: Any) -> Any:
+    import tvm
+    from tvm import relax
+
+    # The pooled allocator rounds sizes up, and would hide a write past the end of a buffer.
+    return relax.VirtualMachine(executable, tvm.cuda(0), memory_cfg="naive")
 
 
 def _to_device(arg: torch.Tensor | float | int, device: Any) -> Any:
