@@ -36,20 +36,17 @@ EXCLUDED: dict[str, str] = {
 }
 """Entries that are not tried at all, each with its reason."""
 
-_STATISTICS = "with running statistics, it writes to them in training"
 PARTLY: dict[str, str] = {
-    "nn.functional.batch_norm": _STATISTICS,
-    "nn.functional.instance_norm": _STATISTICS,
     "__getitem__": "a mask selects as many elements as it has true ones",
     "nn.functional.one_hot": "without num_classes, the largest index gives their number",
     "repeat_interleave": "a tensor of repeats gives the length",
 }
 """Entries some of whose samples must be refused, for this reason; the others are tried."""
 
-TOGETHER = 12
-
 SEEDED = torch.default_generator
 """Seeded alone: ``torch.manual_seed`` writes down a stack trace for each device to come."""
+
+TOGETHER = 12
 """Samples compiled as one program: most of the time for one goes into what all share."""
 
 ALL_SAMPLES = (torch.float32, torch.float64)
@@ -135,6 +132,7 @@ def _expected(entry: Entry, samples: list[Any]) -> Expected | None:
             for sample, (input, args, values) in zip(samples, arguments)
         ]
 
+    samples = [_own(sample) for sample in samples]
     # The tensors are arguments, so that Expected can widen them to judge by.
     arguments = tuple((s.input, tuple(s.args), tuple(s.kwargs.values())) for s in samples)
     try:
@@ -145,9 +143,15 @@ def _expected(entry: Entry, samples: list[Any]) -> Expected | None:
     return expected if all(find_dtype(leaf.dtype) for leaf in leaves) else None
 
 
+def _own(sample: Any) -> Any:
+    """A sample with tensors of its own: some operators write to them."""
+    return sample.transform(lambda x: x.clone() if isinstance(x, torch.Tensor) else x)
+
+
 def _program(op: Any, samples: list[Any]) -> Callable[[], Any]:
     """A function of no arguments that applies ``op`` to up to ``TOGETHER`` samples."""
     count = len(samples)
+    samples = [_own(sample) for sample in samples]
 
     def one(i: int) -> Any:
         sample = samples[i]
