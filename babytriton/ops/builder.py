@@ -10,19 +10,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import relax, te, tirx
+from tvm import relax, te
 from tvm.error import InternalError
-from tvm.ir import PrimType, Type, Var
+from tvm.ir import PrimType, Var
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import ir as I
 
 from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
+from babytriton.ops.emission import OPAQUE, Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.functions import closed, from_te
-from babytriton.ops.meta import is_at_unknown_place, meta_of, replace_tensors, tensors_of, typed
-from babytriton.ops.placement import Placement
+from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import IllTyped, MixedDevices, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
 from babytriton.ops.results import checked, sizes_of
@@ -49,11 +47,8 @@ if TYPE_CHECKING:
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
 
-_OPAQUE = 8
-"""FuseOps' number for operators that fuse with nothing."""
 
-
-class Builder:
+class Builder(Emission):
     """Emits a program, one torch call at a time, into the open Relax function.
 
     Args:
@@ -70,26 +65,17 @@ class Builder:
         target: Target,
         symbols: Symbols | None = None,
     ) -> None:
+        super().__init__(device, target, symbols)
         self.table = table
-        self.symbols = symbols
-        self.device = device
-        """Where the call that is being emitted runs."""
-        self.placement = Placement(device, target)
         self.span: Span | None = None
         """The user's expression being compiled."""
         self.fallbacks: list[Fallback] = []
-        self.on_torch_call: Callable[[TorchCall], None] = lambda call: None
-        """Told of each fallback as its parameter is declared."""
         self.on_number: Callable[[torch.SymFloat], Scalar] = constant
         """Declares a parameter for a float that is computed from symbolic sizes at the call."""
         self.rows: list[Op] = []
         """Every row that built Relax, in order of use."""
         self._depth = 0
-        self.names: dict[str, int] = {}
-        """How many more functions of the program would have had each name."""
         self.memory = Memory(self)
-        self.effects = 0
-        """How many calls the program makes for what they do, and not for a result."""
         self.regions = Regions(self.unique, lambda: self.effects == 0)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -258,10 +244,6 @@ class Builder:
         """Tensors without elements, of which no kernel is made."""
         return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
 
-    def meta(self, type: TensorType) -> torch.Tensor:
-        """A contiguous tensor of a type that has no storage."""
-        return meta_of(type, self.symbols)
-
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
         meta = self.meta(type)
@@ -278,19 +260,11 @@ class Builder:
         """
         number = R.arg(name, PrimType("float64"))
         # FuseOps takes a float for a size, where a kernel needs sizes of its caller as well.
-        attrs = None if self.symbols is None else {"op_pattern": _OPAQUE}
+        attrs = None if self.symbols is None else {"op_pattern": OPAQUE}
         expr = self.emit_te(
             "number", lambda x: te.compute((), lambda: x, name=name), number, attrs=attrs
         )
         return Scalar(self, expr, sample, frozenset([argument] if argument else []))
-
-    def size_argument(self, name: str) -> tirx.Var:
-        """Declare a parameter for a size that each call computes."""
-        return R.arg(name, PrimType("int64"))
-
-    def emit(self, expr: relax.Expr) -> relax.Var:
-        """Bind a Relax expression to a variable."""
-        return R.emit(expr)
 
     def counted(self, counter: Var) -> Scalar:
         """The number of a step of a counted loop."""
@@ -299,44 +273,6 @@ class Builder:
             return te.compute((), lambda: number, name="step")
 
         return self.number(self.emit_te("step", step, counter), 1)
-
-    def emit_te(
-        self,
-        name: str,
-        fn: Callable[..., te.Tensor],
-        *inputs: relax.Expr,
-        attrs: Mapping[str, Any] | None = None,
-    ) -> relax.Var:
-        """Emit a tensor expression as one TensorIR function, under a name of its own."""
-        function, given, types = from_te(fn, inputs, attrs)
-        return self.emit_function(name, function, given, types)
-
-    def emit_function(
-        self, name: str, function: tirx.PrimFunc, inputs: Sequence[relax.Expr], types: list[Type]
-    ) -> relax.Var:
-        """Emit a call of a TensorIR function, under a name of its own.
-
-        Args:
-            name: of the function.
-            function: its parameters are the inputs and then the results.
-            inputs: Relax expressions of tensors and numbers.
-            types: of the results; of several, the call gives a tuple.
-        """
-        variables = () if self.symbols is None else self.symbols.variables.values()
-        function, sizes = closed(function, len(inputs), variables)
-        if sizes:
-            # FuseTIR mixes them up.
-            function = function.with_attr("op_pattern", _OPAQUE)
-        variable = I.decl_function(self.unique(name), function)
-        if inputs:  # what is made of nothing is made where it is read
-            types = [self.placement.annotated(type, self.device) for type in types]
-        out = types if len(types) > 1 else types[0]
-        return R.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
-
-    def unique(self, name: str) -> str:
-        """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
-        count = self.names[name] = self.names.get(name, -1) + 1
-        return f"{name}_{count}" if count else name
 
     def _build(
         self,
@@ -448,7 +384,7 @@ class Builder:
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
         )
-        function, *operands = self._operands(call, f"torch_{name}_{len(self.fallbacks)}")
+        function, *operands = self.torch_operands(call, f"torch_{name}_{len(self.fallbacks)}")
         self.fallbacks.append(Fallback(name, reason, self.span))
         results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
         results = R.emit(
@@ -461,30 +397,6 @@ class Builder:
             )
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
-
-    def effect(
-        self, name: str, fn: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Emit a call for what it does: at each run, in the order of the program.
-
-        Args:
-            name: of the call.
-            fn: takes the arguments, with real tensors and strings for the values and texts.
-            args: values, texts and Python objects, nested in tuples, lists and dicts.
-            kwargs: likewise.
-        """
-        # As they are now: a list among them may grow before the program runs.
-        args, kwargs = map_values((args, kwargs), lambda value: value)
-        operands = self._operands(TorchCall(fn, args, kwargs, ()), self.unique(name))
-        # Unlike call_pure_packed, no pass may remove this call or move it past another.
-        R.emit(relax.Call(relax.ExternFunc(TORCH_CALL), operands, ty_args=[relax.TupleType([])]))
-        self.effects += 1
-
-    def _operands(self, call: TorchCall, name: str) -> list[relax.Expr]:
-        """What the packed function of a call takes: the call, a parameter, and its values."""
-        parameter = R.arg(name, relax.ObjectType())
-        self.on_torch_call(call)
-        return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
 
 
 def _as_dim(size: torch.SymInt) -> Dim:
