@@ -208,7 +208,7 @@ def blank(program: Program, model: Any) -> Any:
     return scalars.constant(program.builder, kind(0))
 
 
-def leaves(value: Any, model: Any = None) -> list[Any]:
+def leaves(value: Any, model: Any = MISSING) -> list[Any]:
     """The tensors and numbers in a value, in order.
 
     Args:
@@ -219,17 +219,15 @@ def leaves(value: Any, model: Any = None) -> list[Any]:
         Differ: it is not.
     """
     if isinstance(value, (tuple, list, dict)):
-        if model is not None and not _alike(value, model):
+        if model is not MISSING and not _alike(value, model):
             raise Differ(model, value)
         keys = list(value) if isinstance(value, dict) else range(len(value))
-        return [
-            leaf for k in keys for leaf in leaves(value[k], None if model is None else model[k])
-        ]
+        return [leaf for key in keys for leaf in leaves(value[key], _item(model, key))]
     if _kind(value) is None:
-        if model is not None and not (value is model or _equal(value, model)):
+        if model is not MISSING and not (value is model or _equal(value, model)):
             raise Differ(model, value)
         return []
-    if model is not None and _kind(value) != _kind(model):
+    if model is not MISSING and _kind(value) != _kind(model):
         raise Differ(model, value)
     return [value]
 

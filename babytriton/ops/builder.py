@@ -164,10 +164,16 @@ class Builder(Emission):
             return self._typed_by_relax(op, args, kwargs, untyped)
         if self.symbols is not None:
             self.symbols.require_unrelated()
+        if op is not None and op.registered:
+            # ``lambda x: x`` as a type means one like x's, and not x itself.
+            result = replace_tensors(result, torch.empty_like)
         metas = tensors_of(result)
         if not metas:
             if op is not None and op.registered and values:
                 raise RowFailed(op.name, f"what it stands for gives {result!r} and no tensor")
+            if any(isinstance(value, Scalar) for value in values):
+                # It was computed from numbers that only stand for those of the run.
+                raise constant_needed(getattr(fn, "__name__", str(fn)), values)
             return result
         if is_at_unknown_place(fn, args):
             return self._element(fn, args, kwargs, result)

@@ -28,7 +28,7 @@ _BITS = (operator.and_, operator.or_, operator.xor, operator.invert)
 
 def is_arithmetic(fn: Callee, args: tuple[Any, ...]) -> bool:
     """Whether a call is one of Python's operators on numbers, some of the run time."""
-    known = fn in _TOTAL or fn in _DIVISIONS or fn in _BITS
+    known = fn in _TOTAL or fn in _DIVISIONS or fn in _BITS or fn is operator.pow
     numbers = all(isinstance(arg, (Scalar, bool, int, float, torch.SymInt)) for arg in args)
     return known and numbers and any(isinstance(arg, Scalar) for arg in args)
 
@@ -42,7 +42,9 @@ def arithmetic(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Scalar:
     kinds: list[Any] = [kind_of(arg) for arg in args]
     divides = fn in _DIVISIONS and _divides(fn, args, kinds)
     bits = fn in _BITS and float not in kinds
-    if not (fn in _TOTAL or divides or bits):
+    # To other powers, Python gives numbers of other kinds, or none.
+    powers = fn is operator.pow and type(args[1]) is int and args[1] >= 0
+    if not (fn in _TOTAL or divides or bits or powers):
         raise constant_needed(fn.__name__, args)
     # Every kind has a one, and no operator above refuses it.
     sample = fn(*(kind(1) for kind in kinds))

@@ -162,6 +162,8 @@ class Scalar(Value):
         raise constant_needed(self.kind.__name__, [self])
 
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _constant
+    # As a key, it would be found by its identity and not by its value.
+    __hash__ = _constant  # type: ignore[assignment]
 
 
 class Text:
