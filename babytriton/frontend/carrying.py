@@ -14,7 +14,7 @@ from babytriton.frontend.exits import FALLS, Exits
 from babytriton.frontend.joining import Differ, blank, expression, leaves, rebuilt
 from babytriton.frontend.program import LoopNotes, Program
 from babytriton.frontend.scope import Scope, Unusable
-from babytriton.frontend.state import Container, reachable, refill
+from babytriton.frontend.state import Container, State, containers_in, reachable, refill
 from babytriton.ops import regions
 from babytriton.ops.regions import Region
 from babytriton.ops.storage import Storage
@@ -30,6 +30,7 @@ class Slot:
         var: the same as the body of the loop has it.
         inside: the same as a step sees it.
         result: what the next step gets, as an expression; compiling a step sets it.
+        leaf: the same as a value, for what a name stands for.
     """
 
     def __init__(self, program: Program, name: str, initial: Any) -> None:
@@ -38,6 +39,7 @@ class Slot:
         self.var = regions.carried(name, _type_of(initial))
         self.inside = self._value(program, self.var)
         self.result: Any = None
+        self.leaf: Any = None
 
     def after(self, program: Program, expr: Any) -> Any:
         """What it is after the loop."""
@@ -69,15 +71,22 @@ class LoopState:
         scope: of the function that the loop stands in.
         live: names that a later step, or what follows the loop, may read.
         notes: on the loop, which are taken here.
+        span: of the loop, for messages.
     """
 
     def __init__(
-        self, program: Program, scope: Scope, live: frozenset[str], notes: LoopNotes
+        self,
+        program: Program,
+        scope: Scope,
+        live: frozenset[str],
+        notes: LoopNotes,
+        span: Span,
     ) -> None:
         self._program = program
         self._scope = scope
         self._live = live
         self._notes = notes
+        self._span = span
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
         self.binds: list[str] = []
@@ -123,6 +132,7 @@ class LoopState:
                 refill(container, carried.inside)
             for storage, slot in self._storages:
                 storage.expr, storage.version = slot.var, object()
+            self._inside = containers_in({n: self._scope.names[n] for n in self._names})
             self._installed = self._program.state()
             yield region
         self._program.restore(self._base)
@@ -143,7 +153,8 @@ class LoopState:
         own = [getattr(slot.inside, "storage", None) for slot in self._slots]
         known = [*own, *(storage for storage, _ in self._storages)]
         storages = _new(start.changed_memory(after), known)
-        containers = _new(start.changed_containers(after), [c for c, _ in self._containers])
+        held = [*self._inside, *(container for container, _ in self._containers)]
+        containers = _new(start.changed_containers(after), held)
         if grown or storages or containers:
             self._notes.names += grown
             self._changing_storages += storages
@@ -155,6 +166,7 @@ class LoopState:
             self._finish_slots(f"a {type(container).__name__}", carried, container)
         for storage, slot in self._storages:
             slot.result = storage.expr
+        self._require_own(start, after)
         self._exits = exits
         self._notes.ends_early |= bool(exits.flags)
         for value in (*exits.flags.values(), *leaves(exits.value)):
@@ -170,7 +182,7 @@ class LoopState:
             self.mismatch = what, differ
             return
         for slot, leaf in zip(carried.slots, found):
-            slot.result = expression(self._program, leaf)
+            slot.result, slot.leaf = expression(self._program, leaf), leaf
 
     # ------------------------------------------------------------ around the steps
 
@@ -198,13 +210,12 @@ class LoopState:
         carried = self._slots[: len(self._slots) - len(self._left)]
         return [*(slot.initial for slot in carried), *blanks]
 
-    def finish(self, exprs: Sequence[Any], surely: bool, at: Span) -> Exits:
+    def finish(self, exprs: Sequence[Any], surely: bool) -> Exits:
         """Let everything stand for what it is after the loop.
 
         Args:
             exprs: of the states after the last step.
             surely: whether there is a first step.
-            at: the loop, for messages.
 
         Returns:
             How control leaves the loop.
@@ -223,7 +234,7 @@ class LoopState:
             storage.expr, storage.version = next(after).made, object()
         for name in self._changed:
             if name not in self._names:
-                self._scope.bind(name, Unusable(partial(_undecided, name, at)))
+                self._scope.bind(name, Unusable(partial(_undecided, name, self._span)))
         flags = {kind: next(after) for kind in self._exits.flags}
         return Exits(flags, rebuilt(self._exits.value, after), self._exits.node)
 
@@ -236,11 +247,66 @@ class LoopState:
                 slot.inside.storage.frozen = True
 
     def _freeze_after(self, name: str, carried: _Carried, found: Any, surely: bool) -> None:
+        moved = self._are_exchanged()
         for slot, leaf, value in zip(carried.slots, leaves(carried.before), leaves(found)):
-            if not self._is_shared(name, leaf):
+            if value.storage is None:
                 continue
-            if not surely or slot.result.same_as(slot.var):
+            shared = self._is_shared(name, leaf)
+            if shared and (moved or not surely or slot.result.same_as(slot.var)):
                 leaf.storage.frozen = value.storage.frozen = True
+            around = self._around(slot)
+            if around is not None:
+                around.frozen = value.storage.frozen = True
+
+    def _require_own(self, start: State, after: State) -> None:
+        """Refuse a step that writes to what may, in a later step, be someone else's memory."""
+        hazards = [
+            slot
+            for name, carried in self._names.items()
+            for slot, leaf in zip(carried.slots, leaves(carried.before))
+            if self._is_shared(name, leaf) or self._around(slot) is not None
+        ]
+        named = [slot for carried in self._names.values() for slot in carried.slots]
+        suspects = named if hazards and self._are_exchanged() else hazards
+        storages = [getattr(slot.inside, "storage", None) for slot in suspects]
+        if any(s is not None and start.held(s)[1] is not after.held(s)[1] for s in storages):
+            what = "from step to step it may be a part of another tensor, or one with another name"
+            self._program.fail(errors.Mutation(self._span, what, "write to a clone() of it"))
+        changed = start.changed_containers(after)
+        if any(container is x for container in changed for x in self._inside):
+            others = [
+                container
+                for name, carried in self._names.items()
+                for container in containers_in({name: carried.before})
+                if self._is_held(name, container)
+            ]
+            if others:
+                what = "a list or dict that another name holds is changed from step to step"
+                self._program.fail(errors.Mutation(self._span, what, "change a copy of it"))
+
+    def _are_exchanged(self) -> bool:
+        """Whether a step hands on what one name stood for under another."""
+        named = [slot for carried in self._names.values() for slot in carried.slots]
+        insides = {id(slot.inside): slot for slot in named}
+        return any(insides.get(id(slot.leaf), slot) is not slot for slot in named)
+
+    def _around(self, slot: Slot) -> Storage | None:
+        """The memory from outside of the loop that a step hands on a view of."""
+        storage = getattr(slot.leaf, "storage", None)
+        if storage is None:
+            return None
+        whole = storage if storage.part is None else storage.part.whole
+        outside = whole in self._base.memory or whole.is_callers
+        return whole if outside else None
+
+    def _is_held(self, name: str, container: Container) -> bool:
+        others = {
+            f"{i} {known}": value
+            for i, (scope, (names, _)) in enumerate(self._base.names.items())
+            for known, value in names.items()
+            if not (scope is self._scope and known == name)
+        }
+        return any(found is container for found in containers_in(others))
 
     def _is_shared(self, name: str, leaf: Any) -> bool:
         storage = getattr(leaf, "storage", None)

@@ -13,7 +13,7 @@ from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend.exits import Exits
 from babytriton.frontend.program import Program, describe
 from babytriton.frontend.scope import Scope, Unusable
-from babytriton.frontend.state import State, reachable, refill
+from babytriton.frontend.state import State, containers_in, reachable, refill
 from babytriton.ops import scalars
 from babytriton.ops.regions import Region
 from babytriton.ops.storage import Storage
@@ -54,6 +54,12 @@ class Path:
     state: State
     exprs: dict[int, Any]
 
+    @property
+    def returns(self) -> bool:
+        """Whether it surely leaves the function, so that what follows never sees its names."""
+        exits = self.result
+        return isinstance(exits, Exits) and exits.always and set(exits.flags) == {"return"}
+
     def expr(self, value: Value) -> Any:
         """A tensor at the end of the path."""
         return self.exprs.get(id(value), value.made)
@@ -93,6 +99,8 @@ class Join:
         """What must be taken from the paths: tensors and numbers, or ``MISSING``."""
         self._made: list[Value] = []
         self._known: dict[tuple[int, int], Any] = {}
+        self.containers: list[tuple[Any, Any, Any]] = []
+        """Lists and dicts of two paths, and what was made of them."""
 
     def value(self, one: Any, other: Any) -> Any:
         """What a name stands for that stands for ``one`` or ``other``.
@@ -129,10 +137,10 @@ class Join:
             raise Differ(one, other)
         keys = list(model) if isinstance(model, dict) else range(len(model))
         items = [self.value(_item(one, key), _item(other, key)) for key in keys]
-        if isinstance(model, dict):
-            return dict(zip(keys, items))
-        if isinstance(model, list):
-            return items
+        if isinstance(model, (dict, list)):
+            found = dict(zip(keys, items)) if isinstance(model, dict) else items
+            self.containers.append((one, other, found))
+            return found
         if hasattr(model, "_fields"):
             return type(model)(*items)
         return tuple(items) if type(model) is tuple else type(model)(items)
@@ -275,6 +283,7 @@ def join_states(
     for container in base.changed_containers(one.state, other.state):
         items = [path.state.content(id(container), container) for path in paths]
         refill(container, join.value(*items))
+    join.containers.clear()  # those above are still what they were
     before = base.names[scope][0]
     (first, first_places), (second, second_places) = (path.state.names[scope] for path in paths)
     wanted = frozenset(live)
@@ -282,6 +291,8 @@ def join_states(
         values = first.get(name, MISSING), second.get(name, MISSING)
         if values[0] is values[1]:
             scope.bind(name, values[0])
+        elif one.returns or other.returns:
+            _bind_from(scope, name, values[one.returns], before, join, name in wanted)
         elif name in wanted or name in before:
             places = first_places.get(name), second_places.get(name)
             joined = _join_name(name, values, places, span, condition, join, name in wanted)
@@ -289,7 +300,30 @@ def join_states(
     for name in before:
         if name not in first and name not in second:
             scope.unbind(name)
+    _keep_shared(program, base, join)
     return base.changed_memory(one.state, other.state)
+
+
+def _bind_from(
+    scope: Scope, name: str, value: Any, before: dict[str, Any], join: Join, wanted: bool
+) -> None:
+    """Bind a name to what it is on the one path that goes on."""
+    if value is MISSING:
+        scope.names.pop(name, None)
+    elif value is before.get(name, MISSING) or isinstance(value, Unusable):
+        scope.bind(name, value)
+    elif wanted:
+        scope.bind(name, join.value(MISSING, value))
+
+
+def _keep_shared(program: Program, base: State, join: Join) -> None:
+    """Let no one change a list or dict that is another name's on one path only."""
+    for one, other, found in join.containers:
+        held = [x for scope in program.scopes for x in containers_in(scope.names)]
+        for side in (one, other):
+            if id(side) in base.contents and any(x is side for x in held):
+                program.captures.keep(side)
+                program.captures.keep(found)
 
 
 def _join_name(

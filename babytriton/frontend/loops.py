@@ -149,7 +149,7 @@ class Loops(Assignments, ControlFlow):
             return self._run_counting(node, items, start, count)
         run = self.program.builder.regions.counted_loop
         found = run(int64(count), index, state.states, state.initial(), (region, state.results))
-        return state.finish(found, True, self.span(node))
+        return state.finish(found, True)
 
     def _run_counting(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
         """Run the steps of a for loop that ends early, or whose count a tensor holds."""
@@ -183,13 +183,14 @@ class Loops(Assignments, ControlFlow):
 
     def _loop_state(self, node: ast.For | ast.While) -> LoopState:
         notes = self.program.loops.setdefault(node, LoopNotes())
-        return LoopState(self.program, self.scope, self.liveness.again[node], notes)
+        live, span = self.liveness.again[node], self.span(node)
+        return LoopState(self.program, self.scope, live, notes, span)
 
     def _run(self, node: ast.For | ast.While, state: LoopState, region: Region) -> Exits:
         self._require_types(node, state)
         run = self.program.builder.regions.while_loop
         found = run(state.states, state.initial(), (region, state.results))
-        return state.finish(found, False, self.span(node))
+        return state.finish(found, False)
 
     def _require_types(self, node: ast.For | ast.While, state: LoopState) -> None:
         if state.mismatch is None:

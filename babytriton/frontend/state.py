@@ -104,6 +104,14 @@ def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
             yield from reachable(item, seen)
 
 
+def containers_in(names: dict[str, Any]) -> list[Container]:
+    """The lists, dicts and sets that names reach."""
+    known: dict[int, Any] = {}
+    for container in _containers(names, known):
+        known[id(container)] = container
+    return list(known.values())
+
+
 def _containers(items: Any, known: dict[int, Any]) -> Iterator[Container]:
     for item in items.values() if isinstance(items, dict) else items:
         if isinstance(item, (list, dict, set)):

@@ -163,7 +163,7 @@ class Scalar(Value):
 
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _constant
     # As a key, it would be found by its identity and not by its value.
-    __hash__ = _constant  # type: ignore[assignment]
+    __hash__ = _constant
 
 
 class Text:
