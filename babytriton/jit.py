@@ -12,6 +12,7 @@ import torch
 
 from babytriton import errors
 from babytriton.config import CONFIG
+from babytriton.diagnostics import CompileError
 from babytriton.frontend.callee import behind, function_of, name_of
 from babytriton.frontend.dimensions import Dimensions, Seen
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
@@ -23,7 +24,7 @@ from babytriton.ops.trees import leaves_in
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK
-from babytriton.specializations import Specialization, Specializations
+from babytriton.specializations import RECOMPILES, Specialization, Specializations
 from babytriton.stages import SOURCE_KINDS, Compiled, Lowered
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
@@ -55,6 +56,7 @@ class JitFunction:
         self.fn = fn
         self.target = target
         self.dynamic = dynamic
+        self._dynamic = dynamic
         self._static_argnames = frozenset(static_argnames)
         self._parameters = Parameters(fn)
         unknown = self._static_argnames - set(self._parameters.names)
@@ -192,15 +194,37 @@ class JitFunction:
         with COMPILE_LOCK:
             found = self._find(values)  # another thread may have been faster
             if found is None:
-                found = self._lower(values, self._seen).compile()
+                found = self._compiled(values)
                 call = Signature.of(self._parameters.names, values, self._static, Dimensions(None))
                 self._specializations.add(self._key(values), found, call)
             return found
 
+    def _compiled(self, values: Sequence[Any]) -> Compiled:
+        """The function compiled for a call; from now on for each size alone, where it must be.
+
+        What cannot be compiled for all sizes at once mostly can be for those of one call. If not,
+        the message about that is the one that speaks of the function alone.
+        """
+        try:
+            return self._lower(values, self._seen).compile()
+        except CompileError as error:
+            named = any(isinstance(n, str) for x in self._annotations.values() for n in x.shape)
+            if self._dynamic is False or not (self._dynamic or named or self._seen.varied):
+                raise
+            reason = str(error).splitlines()[0]
+        given, self._dynamic = self._dynamic, False
+        try:
+            found = self._lower(values, self._seen).compile()
+        except CompileError:
+            self._dynamic = given
+            raise
+        RECOMPILES.info("%s: compiled for each size alone from now on, as: %s", self, reason)
+        return found
+
     def _lower(self, values: Sequence[Any], seen: Seen) -> Lowered:
         self._check_annotations(values)
         names = self._parameters.names
-        dimensions = Dimensions(self.dynamic, self._annotations, seen)
+        dimensions = Dimensions(self._dynamic, self._annotations, seen)
         while True:
             signature = Signature.of(names, values, self._static, dimensions)
             target = self.target or target_of(signature)

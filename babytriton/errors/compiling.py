@@ -153,8 +153,8 @@ class NoAttribute(Diagnostic):
 @dataclass(frozen=True)
 class CapturedContainer(Diagnostic):
     code = "BT017"
-    title = "a captured {type} would change"
-    label = "it was created outside the function"
+    title = "this {type} may not change"
+    label = "it was made outside the function, or is another name's on some paths"
     hint = "copy it first: list(values) or dict(values)"
     type: str
 
@@ -241,7 +241,7 @@ class Unmerged(Diagnostic):
     title = "{what} is of two types here"
     label = "{first} or {second}, as {why}"
     note = "{where}"
-    hint = "give both the same shape and dtype"
+    hint = "give both the same type, shape and dtype"
     what: str
     first: str
     second: str
@@ -294,6 +294,15 @@ class RowFailed(Diagnostic):
     label = "{why}"
     function: str
     why: str
+
+
+@dataclass(frozen=True)
+class RaisedApart(Diagnostic):
+    code = "BT023"
+    title = "`raise` where the run decides whether it is reached"
+    label = "a kernel cannot raise {kind}"
+    hint = "assert what must hold: a tensor is then checked at each call"
+    kind: str
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class LocalFunction:
     """A ``def`` or ``lambda`` inside a function that is being compiled."""
 
     home: CodeGenerator
+    scope: Scope
     node: ast.FunctionDef | ast.Lambda
     defaults: Sequence[Any]
     keyword_defaults: Sequence[Any]
@@ -181,7 +182,7 @@ def _inline_local(
     bound.apply_defaults()
     home = fn.home.source
     source = Source(home.path, fn.node, home.text)
-    return _run(at, node, fn, source, Scope(dict(bound.arguments), fn.home.scope))
+    return _run(at, node, fn, source, Scope(dict(bound.arguments), fn.scope))
 
 
 def _run(at: CodeGenerator, node: ast.AST, fn: Any, source: Source, scope: Scope) -> Any:

@@ -124,7 +124,7 @@ class LoopState:
     @contextlib.contextmanager
     def step(self) -> Iterator[Region]:
         """Inside, a step is compiled, up to :meth:`end`."""
-        with Region() as region:
+        with self._program.part() as region:
             for name, carried in self._names.items():
                 self._scope.bind(name, carried.inside)
                 self._freeze_inside(name, carried)

@@ -21,7 +21,7 @@ from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
 from babytriton.frontend.texts import Texts
-from babytriton.ops.value import Scalar, Text, Value, values_in
+from babytriton.ops.value import Text, Value, values_in
 
 
 class CodeGenerator(Loops, Contexts, Texts):
@@ -54,6 +54,8 @@ class CodeGenerator(Loops, Contexts, Texts):
     def visit_Raise(self, node: ast.Raise) -> NoReturn:
         raised = None if node.exc is None else self.visit(node.exc)
         kind = raised if isinstance(raised, type) else type(raised)
+        if self.program.apart:
+            self.fail(errors.RaisedApart(self.span(node), kind.__name__))
         why = "" if isinstance(raised, type) else str(raised)
         self.fail(errors.PythonError(self.span(node), kind.__name__, why or "no message"))
 
@@ -145,8 +147,7 @@ class CodeGenerator(Loops, Contexts, Texts):
             truth = self.condition(node.operand, operand)
             if isinstance(truth, bool):
                 return not truth
-            found = self.logical(node, torch.logical_not, truth)
-            return found if isinstance(operand, Scalar) else found.tensor
+            return self.logical(node, torch.logical_not, truth)
         return self.emit(node, OPERATORS[type(node.op)], operand)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
@@ -212,7 +213,7 @@ class CodeGenerator(Loops, Contexts, Texts):
         keyword_defaults = [
             None if default is None else self.visit(default) for default in node.args.kw_defaults
         ]
-        return calls.LocalFunction(self, node, defaults, keyword_defaults)
+        return calls.LocalFunction(self, self.scope, node, defaults, keyword_defaults)
 
 
 def _keywords(mapping: Any) -> dict[str, Any]:

@@ -166,8 +166,22 @@ class ControlFlow(Visitor):
                     return result
                 result = self.visit(value_node)
             else:
-                result = self.both(node, fn, result, self.visit(value_node))
+                result = self._decided(node, fn, result, self.visit(value_node))
         return result
+
+    def _decided(self, node: ast.AST, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+        """``left and right`` or ``left or right``: of numbers, one of them; else their truth."""
+        kinds = [scalars.kind_of(operand) for operand in (left, right)]
+        if None in kinds or set(kinds) == {bool}:
+            return self.both(node, fn, left, right)
+        truth = self.condition(node, left)
+        if kinds[0] is not kinds[1] or isinstance(truth, bool):
+            why = errors.Unmerged.at_condition(self.span(node))
+            types = describe(left), describe(right)
+            self.fail(errors.Unmerged(self.span(node), "the result", *types, why))
+        one, other = (left, right) if fn is torch.logical_or else (right, left)
+        join: Any = Join.value
+        return self.fork(node, truth, (), lambda: one, lambda: other, join)
 
     def both(self, node: ast.AST, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         """Both truths, at least one of which is known only at run time."""

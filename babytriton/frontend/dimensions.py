@@ -29,6 +29,11 @@ class Seen:
     def __init__(self) -> None:
         self._sizes: dict[tuple[str, int], list[set[int]]] = {}
 
+    @property
+    def varied(self) -> bool:
+        """Whether any dimension had several sizes."""
+        return any(len(sizes) > 1 for shape in self._sizes.values() for sizes in shape)
+
     def vary(self, place: str, shape: Sequence[int]) -> list[bool]:
         """Take note of a shape: whether each dimension has had another size as well."""
         known = self._sizes.setdefault((place, len(shape)), [set() for _ in shape])

@@ -75,7 +75,7 @@ def follow(program: Program, scope: Scope, names: Iterable[str], run: Callable[[
         run: compiles the part.
     """
     before = program.state()
-    with Region() as region:
+    with program.part() as region:
         result = run()
         state = program.state()
         left = [scope.names.get(name) for name in names]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from babytriton import errors
+from babytriton.diagnostics import CompileError
 from babytriton.frontend import modules
 from babytriton.frontend.assignment import Assignments
 from babytriton.frontend.carrying import LoopState
@@ -32,6 +33,9 @@ from babytriton.ops.value import Scalar
 UNROLL = 32
 """Steps of a loop that are written out one after the other; more are run as a loop."""
 
+NESTED = 4
+"""The same for a loop around another one, if it can be run as a loop at all."""
+
 
 class Loops(Assignments, ControlFlow):
     """``for``, ``while`` and comprehensions."""
@@ -41,25 +45,33 @@ class Loops(Assignments, ControlFlow):
         count = items.count()
         if isinstance(count, Scalar):
             return self._ended(node, self._run_counting(node, items, 0, count))
-        if isinstance(count, int) and (count <= UNROLL or not is_numbered(items)):
+        short = isinstance(count, int) and count <= UNROLL
+        if short and count > NESTED and is_numbered(items) and _holds_loop(node):
+            start, effects = self.program.state(), self.program.builder.effects
+            try:
+                return self._ended(node, self._looped(node, items, count))
+            except CompileError:
+                if self.program.builder.effects > effects:
+                    raise  # they are part of the program already, and would happen twice
+                self.program.restore(start)
+        if short or not is_numbered(items):
             return self._ended(node, self._written_out(node, items, 0, count))
+        return self._ended(node, self._looped(node, items, count))
+
+    def _looped(self, node: ast.For, items: Items, count: Any) -> Exits:
+        """Run the steps of a for loop, the first by itself where it must be."""
         if not count > 0:  # of a symbolic size, this is a condition of the program
-            return self._ended(node, FALLS)
+            return FALLS
         try:
-            found = self._run_for(node, items, 0, count)
+            return self._run_for(node, items, 0, count)
         except _NeedsFirstStep:
             # The first step makes what the later ones take over.
             first = self._step(node, items, 0)
             live = self.liveness.again[node]
             if first.always:
-                return self._ended(node, first)
-            if first.open:
-                found = self.unless(
-                    node, first, live, lambda: self._run_for(node, items, 1, count - 1)
-                )
-            else:
-                found = self._run_for(node, items, 1, count - 1)
-        return self._ended(node, found)
+                return first
+            rest = partial(self._run_for, node, items, 1, count - 1)
+            return self.unless(node, first, live, rest) if first.open else rest()
 
     def visit_While(self, node: ast.While) -> Exits:
         start, effects = self.program.state(), self.program.builder.effects
@@ -240,11 +252,11 @@ class Loops(Assignments, ControlFlow):
         count = items.count()
         if not isinstance(count, int):
             self.fail(errors.DataDependent(self.span(first.iter), "a comprehension"))
-        outside = self.scope
+        # Its variables are its own: the names around it stay what they are.
+        outside, own = self.scope, Scope({}, self.scope)
         for i in range(count):
-            # Its variables are its own: the names around it stay what they are.
-            self.scope = Scope({}, outside)
-            self.program.scopes.append(self.scope)
+            self.scope = own
+            self.program.scopes.append(own)
             try:
                 self.bind(first.target, items.item(partial(self.emit, first.iter), i))
                 if all(self.known(test, self.visit(test)) for test in first.ifs):
@@ -252,6 +264,11 @@ class Loops(Assignments, ControlFlow):
             finally:
                 self.program.scopes.pop()
                 self.scope = outside
+
+
+def _holds_loop(node: ast.For) -> bool:
+    inner = (found for statement in node.body for found in ast.walk(statement))
+    return any(isinstance(found, (ast.For, ast.While)) for found in inner)
 
 
 class _NeedsFirstStep(Exception):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,7 @@ from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.refusals import Related
-from babytriton.ops.sizes import SYMBOLIC
+from babytriton.ops.sizes import SYMBOLIC, is_symbolic, symbolic_in
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
 from babytriton.targets import Target
@@ -258,6 +259,10 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
         if type(item) in (list, tuple) or hasattr(item, "_fields"):
             items = [structure(part) for part in item]
             return type(item)(*items) if hasattr(item, "_fields") else type(item)(items)
+        if isinstance(item, torch.Size) and symbolic_in(item):
+            assert program.builder.symbols is not None
+            numbers = [program.builder.symbols.function(n) for n in item if is_symbolic(n)]
+            return Computed(partial(_shape, tuple(item), numbers))
         if isinstance(item, tuple):
             return type(item)([structure(part) for part in item])
         if isinstance(item, dict):
@@ -270,3 +275,13 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
         raise CompileError(errors.UnsupportedResult(span, f"an instance of {type(item).__name__}"))
 
     return structure(returned)
+
+
+def _shape(
+    model: Sequence[Any],
+    numbers: Sequence[Callable[[Mapping[str, int]], Any]],
+    sizes: Mapping[str, int],
+) -> torch.Size:
+    """A shape at a call, with the symbolic sizes of its model computed."""
+    found = iter([number(sizes) for number in numbers])
+    return torch.Size(next(found) if is_symbolic(size) else size for size in model)

@@ -31,6 +31,7 @@ from babytriton.ops.refusals import (
     UnsupportedDtype,
     WrongDevice,
 )
+from babytriton.ops.regions import Region
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
 from babytriton.types import TensorType, find_dtype, size_text
 
@@ -99,6 +100,8 @@ class Program:
     names: set[str] = field(default_factory=set)
     scopes: list[Scope] = field(default_factory=list)
     """Of the functions that are being compiled, the innermost last."""
+    apart: int = 0
+    """Of how many parts, that the run decides on, what is being compiled is a part."""
     loops: dict[ast.AST, LoopNotes] = field(default_factory=dict)
     """What is known of loops that were compiled before, as the bodies of others are."""
     _named: list[Value] = field(default_factory=list)
@@ -157,6 +160,16 @@ class Program:
             value.storage.is_callers = True
         self.inputs.append(input)
         return value
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[Region]:
+        """Inside, a part of the function is compiled apart from the rest."""
+        self.apart += 1
+        try:
+            with Region() as region:
+                yield region
+        finally:
+            self.apart -= 1
 
     def state(self) -> State:
         """What the functions being compiled could change, as it is now."""

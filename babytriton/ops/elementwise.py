@@ -77,15 +77,16 @@ def _hidden_mul(x: Any, y: Any) -> Any:
 
 
 def _div(site: Site, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    if rounding_mode is None and _is_zero(input):
-        # TVM takes 0 / x for 0, whatever x is.
-        return elementwise(site, "div", lambda x, y: numerics.hidden(x) / y, input, other)
+    if rounding_mode is None and (_is_zero(input) or _is_zero(other)):
+        # TVM takes 0 / x for 0, whatever x is, and refuses x / 0.
+        return elementwise(site, "div", _hidden_div, input, other)
     if rounding_mode is None:
         return relaxed(site, relax.op.divide, input, other)
     if rounding_mode == "floor":
         return _floor_divide(site, input, other)
     if site.dtype.is_floating_point:
-        return elementwise(site, "div_trunc", lambda a, b: tirx.trunc(a / b), input, other)
+        divide = _not_by_constant(lambda a, b: tirx.trunc(a / b), other)
+        return elementwise(site, "div_trunc", divide, input, other)
     if _negates(other):
         return relax.op.negative(site.expr(input, site.dtype))
     return elementwise(site, "div_trunc", tirx.truncdiv, input, _divisor(other))
@@ -96,20 +97,31 @@ def _floor_divide(site: Site, input: Any, other: Any) -> Any:
         if _negates(other):
             return relax.op.negative(site.expr(input, site.dtype))
         other = _divisor(other)
-    return elementwise(site, "floor_divide", numerics.floor_divide, input, other)
+    divide = _not_by_constant(numerics.floor_divide, other)
+    return elementwise(site, "floor_divide", divide, input, other)
 
 
 def _remainder(site: Site, input: Any, other: Any) -> Any:
     if not site.dtype.is_floating_point:
         # The smallest integer % -1 traps, while everything % 1 is the same 0.
         other = 1 if _negates(other) else _divisor(other)
-    return elementwise(site, "remainder", numerics.remainder, input, other)
+    divide = _not_by_constant(numerics.remainder, other)
+    return elementwise(site, "remainder", divide, input, other)
 
 
 def _fmod(site: Site, input: Any, other: Any) -> Any:
     if not site.dtype.is_floating_point:
         other = 1 if _negates(other) else _divisor(other)
-    return elementwise(site, "fmod", tirx.truncmod, input, other)
+    return elementwise(site, "fmod", _not_by_constant(tirx.truncmod, other), input, other)
+
+
+def _hidden_div(x: Any, y: Any) -> Any:
+    return numerics.hidden(x) / numerics.hidden(y)
+
+
+def _not_by_constant(fn: Callable[[Any, Any], Any], other: Any) -> Callable[[Any, Any], Any]:
+    """A division by what TVM does not see to be 0, which it refuses for floats as well."""
+    return (lambda x, y: fn(x, numerics.hidden(y))) if _is_zero(other) else fn
 
 
 def _divisor(other: Any) -> Any:

@@ -15,7 +15,9 @@ from babytriton.ops.fallback import TORCH_CALL, TorchCall
 from babytriton.ops.functions import closed, from_te
 from babytriton.ops.meta import meta_of
 from babytriton.ops.placement import Placement
-from babytriton.ops.value import map_values, values_in
+from babytriton.ops.sizes import SYMBOLIC, constant
+from babytriton.ops.trees import map_leaves
+from babytriton.ops.value import values_in
 from babytriton.targets import Target
 from babytriton.types import TensorType
 
@@ -109,7 +111,7 @@ class Emission:
             kwargs: likewise.
         """
         # As they are now: a list among them may grow before the program runs.
-        args, kwargs = map_values((args, kwargs), lambda value: value)
+        args, kwargs = map_leaves((args, kwargs), SYMBOLIC, constant)
         operands = self.torch_operands(TorchCall(fn, args, kwargs, ()), self.unique(name))
         # Unlike call_pure_packed, no pass may remove this call or move it past another.
         R.emit(relax.Call(relax.ExternFunc(TORCH_CALL), operands, ty_args=[relax.TupleType([])]))

@@ -248,6 +248,10 @@ def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.d
     if isinstance(new, Scalar):
         new = new.tensor
     if not isinstance(new, Value):
+        try:
+            new = torch.empty((), dtype=dtype).fill_(new).item()  # as torch: -1 is 255 for uint8
+        except (RuntimeError, TypeError) as error:
+            raise IllTyped(str(error)) from error
         return builder.call(torch.full, (shape, new), {"dtype": dtype})  # type: ignore[no-any-return]
     extra = new.meta.ndim - len(shape)
     if extra > 0:  # sizes of 1 in front do not count
