@@ -247,11 +247,11 @@ class LoopState:
                 slot.inside.storage.frozen = True
 
     def _freeze_after(self, name: str, carried: _Carried, found: Any, surely: bool) -> None:
-        moved = self._are_exchanged()
         for slot, leaf, value in zip(carried.slots, leaves(carried.before), leaves(found)):
             if value.storage is None:
                 continue
             shared = self._is_shared(name, leaf)
+            moved = len(self._exchanged([slot])) > 1
             if shared and (moved or not surely or slot.result.same_as(slot.var)):
                 leaf.storage.frozen = value.storage.frozen = True
             around = self._around(slot)
@@ -266,9 +266,7 @@ class LoopState:
             for slot, leaf in zip(carried.slots, leaves(carried.before))
             if self._is_shared(name, leaf) or self._around(slot) is not None
         ]
-        named = [slot for carried in self._names.values() for slot in carried.slots]
-        suspects = named if hazards and self._are_exchanged() else hazards
-        storages = [getattr(slot.inside, "storage", None) for slot in suspects]
+        storages = [getattr(slot.inside, "storage", None) for slot in self._exchanged(hazards)]
         if any(s is not None and start.held(s)[1] is not after.held(s)[1] for s in storages):
             what = "from step to step it may be a part of another tensor, or one with another name"
             self._program.fail(errors.Mutation(self._span, what, "write to a clone() of it"))
@@ -284,11 +282,17 @@ class LoopState:
                 what = "a list or dict that another name holds is changed from step to step"
                 self._program.fail(errors.Mutation(self._span, what, "change a copy of it"))
 
-    def _are_exchanged(self) -> bool:
-        """Whether a step hands on what one name stood for under another."""
+    def _exchanged(self, slots: Sequence[Slot]) -> list[Slot]:
+        """The slots, and those that get what one of these had, or the other way round."""
         named = [slot for carried in self._names.values() for slot in carried.slots]
         insides = {id(slot.inside): slot for slot in named}
-        return any(insides.get(id(slot.leaf), slot) is not slot for slot in named)
+        pairs = [(slot, insides.get(id(slot.leaf), slot)) for slot in named]
+        found = {id(slot): slot for slot in slots}
+        for _ in named:
+            for one, other in pairs:
+                if id(one) in found or id(other) in found:
+                    found |= {id(one): one, id(other): other}
+        return list(found.values())
 
     def _around(self, slot: Slot) -> Storage | None:
         """The memory from outside of the loop that a step hands on a view of."""

@@ -338,7 +338,7 @@ def _join_name(
     unusable = next((value for value in values if isinstance(value, Unusable)), None)
     if unusable is not None:
         return unusable
-    if MISSING in values:
+    if any(value is MISSING for value in values):
         bound = values[1] is MISSING
 
         def undecided(at: Span) -> Diagnostic:

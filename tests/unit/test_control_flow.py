@@ -536,3 +536,128 @@ def test_newton() -> None:
         return x
 
     check(f, (X + 1,))
+
+
+def test_powers_of_numbers_of_the_run_time() -> None:
+    def f(x, p):
+        n = int(x.sum())
+        y = torch.zeros(40)
+        for i in range(40):
+            y[i] = i**2
+        return n**2, float(x.sum()) ** 2, y, p**2, 2**p, x * p**2
+
+    check(f, (X * 2, 3.0), (X * 4, 2.0))
+
+
+def test_or_and_of_numbers_give_one_of_them() -> None:
+    def f(x):
+        n = int(x.sum())
+        return n or 5, n and 7, not x[0]
+
+    check(f, (X * 0,), (X * 2,))
+
+
+def test_a_number_is_no_key() -> None:
+    compiled = bt.jit("cpu")(lambda x, p: {2.0: x, 3.0: x + 1}.get(p, x + 2))
+    for p in (2.0, 3.0, 4.0):
+        torch.testing.assert_close(compiled(X, p), X + (p - 2))
+
+
+def test_none_before_a_loop() -> None:
+    def f(x):
+        best, previous, state = None, None, (None, 0)
+        for row in x:
+            if best is None or row.sum() > best.sum():
+                best = row * 2
+            previous = row
+            state = (row.sum(), state[1] + 1)
+        return best, previous, state
+
+    check(f, (torch.randn(40, 3),), (torch.randn(5, 3),))
+
+
+def test_names_exchange_tensors_and_lists() -> None:
+    def f(x):
+        p, q, a, b = x * 1, torch.ones(3), [x], [x * 2]
+        for _ in range(41):
+            p, q = q, p
+            p += 1
+            a, b = b, a
+            a[0] = a[0] + 1
+        return p, q, a, b
+
+    check(f, (X,))
+
+
+def test_a_return_in_the_middle_of_a_chain() -> None:
+    def f(x):
+        if x.sum() > 0:
+            y = x
+        elif x.sum() < 0:
+            return x * 3
+        else:
+            y = x - 1
+        z = y + 1
+        return z
+
+    check(f, *SIGNS)
+
+
+def test_nests_of_loops_are_run() -> None:
+    def f(x):
+        y, count = torch.zeros(24, 24), 0
+        for i in range(24):
+            for j in range(24):
+                y[i, j] = x[j, i] * 2
+            if x[i, i] > 0:
+                for j in range(24):
+                    if x[i, j] > x[i, i]:
+                        count += 1
+        return y, count
+
+    check(f, (torch.randn(24, 24),))
+
+
+def test_functions_of_a_comprehension_share_its_variable() -> None:
+    def f(x):
+        functions = [lambda t: t * i for i in range(3)]
+        return [function(x) for function in functions]
+
+    check(f, (X,))
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_list_with_two_names_on_one_path(cut: bool) -> None:
+    def f(x):
+        a = [x]
+        b = [x, x] if cut else a
+        if x.sum() > 0:
+            b = [x + 1] * len(b)
+        b[0] = x * 7
+        return a, b
+
+    if cut:
+        check(f, (X,), (-X,))
+    else:
+        with pytest.raises(bt.CompileError, match="another name's on some paths"):
+            bt.jit("cpu")(f)(X)
+
+
+def test_tensors_that_may_be_parts_of_others_are_not_written() -> None:
+    def exchanged(x):
+        p, q = x, torch.ones(3)
+        for _ in range(41):
+            p, q = q, p
+            p += 1
+        return q
+
+    def rebound(x):
+        r = x[0]
+        for i in range(33):
+            r = x[i % 3]
+        r += 10
+        return x
+
+    for fn in (exchanged, rebound):
+        with pytest.raises(bt.CompileError, match="BT007"):
+            bt.jit("cpu")(fn)(X)

@@ -433,3 +433,42 @@ def test_loops_over_a_symbolic_size(fn) -> None:
         x = torch.randn(n, 4)
         torch.testing.assert_close(compiled(x), fn(x), rtol=1e-5, atol=1e-5)
     assert len(compiled.specializations()) == 1
+
+
+def grown(x):
+    parts = []
+    for i in range(x.shape[0]):
+        parts.append(x[i] * 2)
+    return torch.stack(parts)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.shape,
+        lambda x: (x[:3], x[1:] - x[:-1]),
+        lambda x: [row.sum() for row in x],
+        grown,
+    ],
+)
+def test_what_cannot_serve_all_sizes_is_compiled_for_each(fn) -> None:
+    compiled = bt.jit("cpu")(fn)
+    for n in (5, 6, 7, 5):
+        x = torch.randn(n, 2)
+        found, expected = compiled(x), fn(x)
+        assert type(found) is type(expected)
+        torch.testing.assert_close(found, expected)
+
+
+def test_printed_sizes_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x):
+        print(x.shape, x.shape[0] + 1, [len(x), x.numel()])
+        return x
+
+    compiled = bt.jit("cpu")(f)
+    for n in (5, 6):
+        x = torch.randn(n, 2)
+        compiled(x)
+        found = capsys.readouterr().out
+        f(x)
+        assert found == capsys.readouterr().out

@@ -615,3 +615,23 @@ def test_raise() -> None:
 
     with pytest.raises(bt.CompileError, match="Python raises NotImplementedError"):
         bt.jit(f)(X)
+
+
+def test_divisions_by_zero() -> None:
+    def f(x):
+        zero = torch.div(x, 0.0, rounding_mode="trunc")
+        return x / 0, x // 0, x % 0, zero, torch.fmod(x, 0), 0 / x
+
+    x = torch.tensor([1.0, -2.0, 0.0])
+    torch.testing.assert_close(bt.jit("cpu")(f)(x), f(x), equal_nan=True)
+
+
+def test_a_registered_type_that_is_its_argument() -> None:
+    from tvm import relax
+
+    def operator(x):
+        return x
+
+    compiled = bt.jit("cpu")(lambda x: operator(x) + 0)
+    compiled.register(operator, build=lambda site, x: relax.op.exp(x.expr), meta=lambda x: x)
+    torch.testing.assert_close(compiled(X), torch.exp(X))

@@ -181,3 +181,17 @@ def test_augmented_assignment_of_numbers_and_lists() -> None:
         return n, items, pair
 
     check(f, (X,))
+
+
+def test_numbers_wrap_as_torch_wraps_them() -> None:
+    def f(x):
+        x[0] = -1
+        return x
+
+    check(f, (torch.zeros(2, dtype=torch.uint8),))
+
+    def g(x):
+        x[0] = 300
+
+    with pytest.raises(bt.CompileError, match="overflow"):
+        bt.jit("cpu")(g)(torch.zeros(2, dtype=torch.uint8))
