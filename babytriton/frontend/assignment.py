@@ -30,6 +30,8 @@ IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {
 }
 _SHORTER = "build the shorter one: torch.cat((x[:i], x[i + 1:]))"
 
+_INSTEAD = "write into a tensor that the object holds: self.total.add_(1)"
+
 
 class Assignments(Visitor):
     """Statements that bind names."""
@@ -63,7 +65,11 @@ class Assignments(Visitor):
         else:
             old = self.visit_Attribute(target)
             if not isinstance(old, Value):
-                self.fail(errors.UnsupportedSyntax(self.span(target), "assignment to an attribute"))
+                self.fail(
+                    errors.UnsupportedSyntax(
+                        self.span(target), "assignment to an attribute", _INSTEAD
+                    )
+                )
             self._augmented(node, old)
 
     def _augmented(self, node: ast.AugAssign, old: Any) -> Any:
@@ -134,7 +140,9 @@ class Assignments(Visitor):
 
     def _store(self, target: ast.Subscript | ast.Attribute, value: Any) -> None:
         if isinstance(target, ast.Attribute):
-            self.fail(errors.UnsupportedSyntax(self.span(target), "assignment to an attribute"))
+            self.fail(
+                errors.UnsupportedSyntax(self.span(target), "assignment to an attribute", _INSTEAD)
+            )
         self._set_item(target, self.visit(target.value), self.visit(target.slice), value)
 
     def _set_item(self, target: ast.Subscript, owner: Any, key: Any, value: Any) -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from babytriton.ops import scalars
 from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
+from babytriton.ops.sizes import is_symbolic
 from babytriton.ops.subscript import expanded
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
@@ -243,15 +245,21 @@ def _is_mask(part: Any) -> bool:
     return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
 
 
+def _as_stored(number: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor holds it: for uint8, -1 is 255."""
+    try:
+        return torch.empty((), dtype=dtype).fill_(number).item()
+    except (RuntimeError, TypeError) as error:
+        raise IllTyped(str(error)) from error
+
+
 def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
     """What is assigned, as a tensor of the shape and dtype of where it goes."""
     if isinstance(new, Scalar):
         new = new.tensor
     if not isinstance(new, Value):
-        try:
-            new = torch.empty((), dtype=dtype).fill_(new).item()  # as torch: -1 is 255 for uint8
-        except (RuntimeError, TypeError) as error:
-            raise IllTyped(str(error)) from error
+        if scalars.kind_of(new) is not None and not is_symbolic(new):
+            new = _as_stored(new, dtype)
         return builder.call(torch.full, (shape, new), {"dtype": dtype})  # type: ignore[no-any-return]
     extra = new.meta.ndim - len(shape)
     if extra > 0:  # sizes of 1 in front do not count
