@@ -100,7 +100,7 @@ class JitFunction:
             raise errors.Autocast(None, self.__name__).error()
         values = self._unboxed(self._parameters.bind(args, kwargs))
         compiled = self._find(values) or self._make(values)
-        return compiled.run(leaves_of(values, self._static, self._parameters.names))
+        return compiled.run(leaves_of(values, compiled.signature.static, self._parameters.names))
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The first stage for these arguments: tensors, meta tensors or ``Tensor`` specs.
@@ -182,12 +182,12 @@ class JitFunction:
         return f"<jit {self.__qualname__} for {self.target or 'the device of its arguments'}>"
 
     def _find(self, values: Sequence[Any]) -> Compiled | None:
-        leaves = leaves_of(values, self._static, self._parameters.names)
-        return self._specializations.find(self._key(values), leaves)
+        static = self._static  # another thread may be about to change it
+        leaves = leaves_of(values, static, self._parameters.names)
+        return self._specializations.find(self._key(values, static), leaves)
 
-    def _key(self, values: Sequence[Any]) -> Any:
-        names = self._parameters.names
-        key = call_key(values, self._static, names)
+    def _key(self, values: Sequence[Any], static: frozenset[str]) -> Any:
+        key = call_key(values, static, self._parameters.names)
         return (torch.get_default_dtype(), REGISTRY.version, self._registry.version, key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
@@ -195,8 +195,9 @@ class JitFunction:
             found = self._find(values)  # another thread may have been faster
             if found is None:
                 found = self._compiled(values)
-                call = Signature.of(self._parameters.names, values, self._static, Dimensions(None))
-                self._specializations.add(self._key(values), found, call)
+                static = found.signature.static
+                call = Signature.of(self._parameters.names, values, static, Dimensions(None))
+                self._specializations.add(self._key(values, static), found, call)
             return found
 
     def _compiled(self, values: Sequence[Any]) -> Compiled:

@@ -306,6 +306,17 @@ class RaisedApart(Diagnostic):
 
 
 @dataclass(frozen=True)
+class NotPure(Diagnostic):
+    code = "BT024"
+    title = "this is computed where Python may not compute it"
+    label = "it changes something, or prints"
+    note = (
+        "where a tensor decides, both sides of `and` and `or` are computed, and so is a loop's test"
+    )
+    hint = "do it in a statement of its own, or nest two ifs"
+
+
+@dataclass(frozen=True)
 class Internal(Diagnostic):
     code = "BT900"
     title = "a bug in babytriton"

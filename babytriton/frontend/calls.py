@@ -225,6 +225,9 @@ def _python(
     if not callable(fn):
         why = f"'{type(fn).__name__}' object is not callable"
         at.fail(errors.PythonError(at.span(node), "TypeError", why))
+    if fn is next and at.program.apart:
+        why = "how far the iterator has gone is decided at run time"
+        at.fail(errors.UnsupportedCall(at.span(node), name, why, "loop over its items"))
     owner = getattr(fn, "__self__", None)
     if name in _MUTATORS and at.program.captures.is_outside(owner):
         at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))

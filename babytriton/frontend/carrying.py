@@ -98,6 +98,8 @@ class LoopState:
         """Start compiling a step, with a slot for all that is known to change."""
         scope = self._scope
         self._base = self._program.state()
+        builder = self._program.builder
+        self._reported = len(builder.fallbacks), len(builder.rows)
         self._own: list[Slot] = []
         self._left: list[Slot] = []
         self._exits = FALLS
@@ -159,9 +161,11 @@ class LoopState:
             self._notes.names += grown
             self._changing_storages += storages
             self._changing_containers += containers
+            builder = self._program.builder
+            del builder.fallbacks[self._reported[0] :], builder.rows[self._reported[1] :]
             return False
         for name, carried in self._names.items():
-            self._finish_slots(f"`{name}`", carried, names[name])
+            self._finish_slots(f"`{name}`", carried, names.get(name))
         for container, carried in self._containers:
             self._finish_slots(f"a {type(container).__name__}", carried, container)
         for storage, slot in self._storages:

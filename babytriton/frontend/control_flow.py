@@ -112,8 +112,9 @@ class ControlFlow(Visitor):
                 self._refuse_unmerged(node, condition, "the expression", differ)
 
         body, orelse = node.body, node.orelse
+        bound = [x.target.id for x in ast.walk(node) if isinstance(x, ast.NamedExpr)]
         return self.fork(
-            node, condition, (), lambda: self.visit(body), lambda: self.visit(orelse), join
+            node, condition, bound, lambda: self.visit(body), lambda: self.visit(orelse), join
         )
 
     # ------------------------------------------------------------ conditions
@@ -166,16 +167,31 @@ class ControlFlow(Visitor):
                     return result
                 result = self.visit(value_node)
             else:
-                result = self._decided(node, fn, result, self.visit(value_node))
+                result = self._decided(node, fn, result, self.pure(value_node))
         return result
+
+    def pure(self, node: ast.expr) -> Any:
+        """An expression that is computed where Python would not always compute it."""
+        before, effects = self.program.state(), self.program.builder.effects
+        found = self.visit(node)
+        after = self.program.state()
+        if (
+            self.program.builder.effects > effects
+            or before.changed_memory(after)
+            or before.changed_containers(after)
+            or before.changed_names(after)
+        ):
+            self.fail(errors.NotPure(self.span(node)))
+        return found
 
     def _decided(self, node: ast.AST, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         """``left and right`` or ``left or right``: of numbers, one of them; else their truth."""
         kinds = [scalars.kind_of(operand) for operand in (left, right)]
-        if None in kinds or set(kinds) == {bool}:
+        tensors = [isinstance(x, Value) and not isinstance(x, Scalar) for x in (left, right)]
+        if all(ours or kind is bool for ours, kind in zip(tensors, kinds)):
             return self.both(node, fn, left, right)
         truth = self.condition(node, left)
-        if kinds[0] is not kinds[1] or isinstance(truth, bool):
+        if any(tensors) or kinds[0] is not kinds[1] or isinstance(truth, bool):
             why = errors.Unmerged.at_condition(self.span(node))
             types = describe(left), describe(right)
             self.fail(errors.Unmerged(self.span(node), "the result", *types, why))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -138,7 +139,7 @@ class Join:
         keys = list(model) if isinstance(model, dict) else range(len(model))
         items = [self.value(_item(one, key), _item(other, key)) for key in keys]
         if isinstance(model, (dict, list)):
-            found = dict(zip(keys, items)) if isinstance(model, dict) else items
+            found = _filled(model, items)
             self.containers.append((one, other, found))
             return found
         if hasattr(model, "_fields"):
@@ -243,15 +244,22 @@ def leaves(value: Any, model: Any = MISSING) -> list[Any]:
 def rebuilt(model: Any, values: Iterator[Any]) -> Any:
     """A value of the structure of another one, with other tensors and numbers in it."""
     if isinstance(model, dict):
-        return {key: rebuilt(item, values) for key, item in model.items()}
+        return _filled(model, [rebuilt(item, values) for item in model.values()])
     if isinstance(model, (tuple, list)):
         items = [rebuilt(item, values) for item in model]
         if isinstance(model, list):
-            return items
+            return _filled(model, items)
         if hasattr(model, "_fields"):
             return type(model)(*items)
         return tuple(items) if type(model) is tuple else type(model)(items)
     return model if _kind(model) is None else next(values)
+
+
+def _filled(model: Any, items: list[Any]) -> Any:
+    """A list or dict of the class of another one, with other items."""
+    found = copy.copy(model)
+    refill(found, dict(zip(model, items)) if isinstance(model, dict) else items)
+    return found
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -301,6 +309,8 @@ def join_states(
         if name not in first and name not in second:
             scope.unbind(name)
     _keep_shared(program, base, join)
+    for storage in base.memory:
+        storage.frozen |= any(path.state.held(storage)[2] for path in paths)
     return base.changed_memory(one.state, other.state)
 
 

@@ -80,7 +80,7 @@ class Loops(Assignments, ControlFlow):
             if condition is False:
                 return self._ended(node, FALLS)
             if isinstance(condition, Scalar):
-                return self._ended(node, self._run_while(node))
+                return self._ended(node, self._run_while(node, condition))
             exits = self.block(node.body).without("continue")
             if exits.always:
                 return self._ended(node, exits)
@@ -92,7 +92,8 @@ class Loops(Assignments, ControlFlow):
             instead = "use for and range(), or a condition on tensors from the first step on"
             self.fail(errors.OutsideEffect(self.span(node.test), "while", why, instead))
         self.program.restore(start)
-        return self._ended(node, self._run_while(node))
+        condition = self.condition(node.test, self.visit(node.test))
+        return self._ended(node, self._run_while(node, condition))
 
     def items(self, node: ast.expr, iterable: Any) -> Items:
         """What a loop over a value runs over."""
@@ -107,6 +108,9 @@ class Loops(Assignments, ControlFlow):
     def _written_out(self, node: ast.For, items: Items, start: int, count: int) -> Exits:
         for i in range(start, count):
             exits = self._step(node, items, i)
+            if items.count() != count:
+                what = "what it goes over changes its length in the loop"
+                self.fail(errors.CannotIterate(self.span(node.iter), what))
             if exits.always:
                 return exits
             if exits.open and i + 1 < count:
@@ -180,15 +184,17 @@ class Loops(Assignments, ControlFlow):
                 settled = state.end(exits)
         return self._run(node, state, region)
 
-    def _run_while(self, node: ast.While) -> Exits:
+    def _run_while(self, node: ast.While, any_step: bool | Scalar) -> Exits:
+        """Run a while loop, whose first step depends on what is known already."""
         state, settled = self._loop_state(node), False
-        any_step = self.condition(node.test, self.visit(node.test))
         while not settled:
             state.begin()
             go = state.slot("go", any_step)
             with state.step() as region:
                 exits = self.block(node.body).without("continue")
-                again = self.condition(node.test, self.visit(node.test))
+                # A step that has left the loop asks no more.
+                test = self.pure(node.test) if exits.flags else self.visit(node.test)
+                again = self.condition(node.test, test)
                 go.result = self._unless_left(node, again, exits)
                 settled = state.end(exits)
         return self._run(node, state, region)

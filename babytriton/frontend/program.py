@@ -110,7 +110,7 @@ class Program:
         self.captures = Captures(self._hidden)
         self.builder.on_torch_call = self.inputs.append
         self.builder.on_number = self._computed
-        self._numbers: dict[str, Scalar] = {}
+        self._numbers: dict[str, Any] = {}
         if self.builder.symbols is not None:
             self.builder.symbols.declare = self._size
 
@@ -148,10 +148,10 @@ class Program:
         text = symbols.text(number)
         if text not in self._numbers:
             self.inputs.append(Computed(symbols.function(number)))
-            sample = symbols.sample(number)
             name = self.unique(f"number_{len(self._numbers)}")
-            self._numbers[text] = self.builder.float_argument(name, None, sample)
-        return self._numbers[text]
+            self._numbers[text] = self.builder.float_parameter(name)
+        # Read where it is used: the last use may have been in a part that is not always run.
+        return self.builder.read_float(self._numbers[text], None, symbols.sample(number))
 
     def _declare(self, input: Input, path: str, type: TensorType) -> Value:
         value = self.builder.argument(self.unique(path), type)

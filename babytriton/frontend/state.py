@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,8 @@ from babytriton.frontend.scope import Scope
 from babytriton.ops.storage import Storage
 from babytriton.ops.value import Value
 
-Container = list[Any] | dict[Any, Any] | set[Any]
+Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
+CONTAINERS = (list, dict, set, deque)
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,12 @@ class State:
     Attributes:
         names: of each scope: what its names stand for, and where they were bound.
         contents: of each container that the scopes reach, by its identity.
-        memory: what each storage holds, and the version it has.
+        memory: what each storage holds, the version it has, and whether it is frozen.
     """
 
     names: dict[Scope, tuple[dict[str, Any], dict[str, Span]]]
     contents: dict[int, tuple[Container, Container]]
-    memory: dict[Storage, tuple[Any, object]]
+    memory: dict[Storage, tuple[Any, object, bool]]
 
     @classmethod
     def capture(cls, scopes: Sequence[Scope], storages: Sequence[Storage]) -> State:
@@ -41,7 +43,7 @@ class State:
         for scope in scopes:
             for container in _containers(list(scope.names.values()), contents):
                 contents[id(container)] = (container, container.copy())
-        memory = {storage: (storage.expr, storage.version) for storage in storages}
+        memory = {s: (s.expr, s.version, s.frozen) for s in storages}
         return cls(names, contents, memory)
 
     def restore(self) -> None:
@@ -51,12 +53,20 @@ class State:
             scope.places = dict(places)
         for container, copy in self.contents.values():
             refill(container, copy)
-        for storage, (expr, version) in self.memory.items():
-            storage.expr, storage.version = expr, version
+        for storage, (expr, version, frozen) in self.memory.items():
+            storage.expr, storage.version, storage.frozen = expr, version, frozen
 
-    def held(self, storage: Storage) -> tuple[Any, object]:
-        """What a storage held, and the version it had."""
+    def held(self, storage: Storage) -> tuple[Any, object, bool]:
+        """What a storage held, the version it had, and whether it could not be written to."""
         return self.memory.get(storage, storage.first)
+
+    def changed_names(self, other: State) -> bool:
+        """Whether any name stands for another thing in the other one."""
+        return any(
+            names.keys() != other.names[scope][0].keys()
+            or any(value is not other.names[scope][0][name] for name, value in names.items())
+            for scope, (names, _) in self.names.items()
+        )
 
     def changed_memory(self, *others: State) -> list[Storage]:
         """The storages that were there already, and were written to in one of the others.
@@ -90,7 +100,10 @@ def refill(container: Container, items: Container) -> None:
         container[:] = items
     else:
         container.clear()
-        container.update(items)
+        if isinstance(container, deque):
+            container.extend(items)
+        else:
+            container.update(items)
 
 
 def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
@@ -98,7 +111,7 @@ def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
     seen = set() if seen is None else seen
     if isinstance(items, Value):
         yield items
-    elif isinstance(items, (list, tuple, set, dict)) and id(items) not in seen:
+    elif isinstance(items, (*CONTAINERS, tuple)) and id(items) not in seen:
         seen.add(id(items))
         for item in items.values() if isinstance(items, dict) else items:
             yield from reachable(item, seen)
@@ -114,11 +127,11 @@ def containers_in(names: dict[str, Any]) -> list[Container]:
 
 def _containers(items: Any, known: dict[int, Any]) -> Iterator[Container]:
     for item in items.values() if isinstance(items, dict) else items:
-        if isinstance(item, (list, dict, set)):
+        if isinstance(item, CONTAINERS):
             if id(item) in known:
                 continue
             yield item
-        if isinstance(item, (list, dict, tuple, set)):
+        if isinstance(item, (*CONTAINERS, tuple)):
             yield from _containers(item, known)
 
 

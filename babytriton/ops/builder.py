@@ -264,11 +264,18 @@ class Builder(Emission):
                 computed from sizes.
             sample: the value it has at this call.
         """
-        number = R.arg(name, PrimType("float64"))
+        return self.read_float(self.float_parameter(name), argument, sample)
+
+    def float_parameter(self, name: str) -> Var:
+        """Declare a parameter for a float."""
+        return R.arg(name, PrimType("float64"))
+
+    def read_float(self, number: Var, argument: str | None, sample: float) -> Scalar:
+        """A float parameter as a number of the program, where it is used."""
         # FuseOps takes a float for a size, where a kernel needs sizes of its caller as well.
         attrs = None if self.symbols is None else {"op_pattern": OPAQUE}
         expr = self.emit_te(
-            "number", lambda x: te.compute((), lambda: x, name=name), number, attrs=attrs
+            "number", lambda x: te.compute((), lambda: x, name="number"), number, attrs=attrs
         )
         return Scalar(self, expr, sample, frozenset([argument] if argument else []))
 
@@ -390,7 +397,7 @@ class Builder(Emission):
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
         )
-        function, *operands = self.torch_operands(call, f"torch_{name}_{len(self.fallbacks)}")
+        function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
         self.fallbacks.append(Fallback(name, reason, self.span))
         results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
         results = R.emit(

@@ -45,7 +45,7 @@ class Emission:
         self.on_torch_call: Callable[[TorchCall], None] = lambda call: None
         """Told of each fallback as its parameter is declared."""
         self.names: dict[str, int] = {}
-        """How many more functions of the program would have had each name."""
+        """The names of the program's functions, and the number each was given last."""
         self.effects = 0
         """How many calls the program makes for what they do, and not for a result."""
 
@@ -92,8 +92,12 @@ class Emission:
 
     def unique(self, name: str) -> str:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""
-        count = self.names[name] = self.names.get(name, -1) + 1
-        return f"{name}_{count}" if count else name
+        found = name
+        while found in self.names:
+            self.names[name] = count = self.names.get(name, 0) + 1
+            found = f"{name}_{count}"
+        self.names.setdefault(found, 0)
+        return found
 
     def size_argument(self, name: str) -> tirx.Var:
         """Declare a parameter for a size that each call computes."""

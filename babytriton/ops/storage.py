@@ -82,7 +82,7 @@ class Storage:
         frozen: whether it is open whose memory it is, so that none can write to it.
         part: how it belongs to another storage, if it does.
         is_callers: whether it is that of a tensor from outside the program.
-        first: the contents and the version it had when it was made.
+        first: the contents and the version it had when it was made, when it was not frozen.
     """
 
     def __init__(self, expr: Expr, meta: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ class Storage:
         self.frozen = False
         self.part: Part | None = None
         self.is_callers = False
-        self.first = (expr, self.version)
+        self.first = (expr, self.version, False)
 
 
 class Part:
@@ -165,7 +165,7 @@ class Memory:
             if storage in known:
                 continue
             if storage.is_callers:
-                storage.expr, storage.version = storage.first
+                storage.expr, storage.version, storage.frozen = storage.first
             else:
                 del self.storages[key]
 

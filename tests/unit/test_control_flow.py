@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -661,3 +662,68 @@ def test_tensors_that_may_be_parts_of_others_are_not_written() -> None:
     for fn in (exchanged, rebound):
         with pytest.raises(bt.CompileError, match="BT007"):
             bt.jit("cpu")(fn)(X)
+
+
+def test_a_test_of_a_loop_is_computed_once_a_step() -> None:
+    def f(x):
+        steps = 0
+        while (x := x * 2).sum() < 100:
+            steps += 1
+        return x, steps
+
+    check(f, (X,), (X * 60,))
+
+
+def test_containers_keep_their_class() -> None:
+    def f(x):
+        named = OrderedDict(a=x)
+        if x.sum() > 0:
+            named["a"] = x * 2
+        for i in range(40):
+            named["a"] = named["a"] + i
+        return named["a"], isinstance(named, OrderedDict)
+
+    check(f, (X,), (-X,))
+
+
+def test_a_queue_changed_in_a_branch() -> None:
+    def f(x):
+        queue = deque([1])
+        if x.sum() > 0:
+            queue.append(2)
+        return x * len(queue)
+
+    with pytest.raises(bt.CompileError, match="a container is of two types"):
+        bt.jit("cpu")(f)(X)
+
+
+def test_a_list_that_grows_in_its_own_loop() -> None:
+    def f(x):
+        todo = [1, 2]
+        for n in todo:
+            if n == 1:
+                todo.append(5)
+            x = x * n
+        return x
+
+    with pytest.raises(bt.CompileError, match="changes its length"):
+        bt.jit("cpu")(f)(X)
+
+
+def test_an_iterator_in_a_branch() -> None:
+    def f(x):
+        numbers = iter([1, 2])
+        if x.sum() > 0:
+            x = x * next(numbers)
+        return x + next(numbers)
+
+    with pytest.raises(bt.CompileError, match="how far the iterator has gone"):
+        bt.jit("cpu")(f)(X)
+
+
+def test_names_bound_inside_expressions() -> None:
+    def f(x):
+        y = (z := x * 2) + 1 if x.sum() > 0 else (z := x * 3) - 1
+        return y + z
+
+    check(f, (X,), (-X,))

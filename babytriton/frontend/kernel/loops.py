@@ -245,10 +245,12 @@ class Loops(Assignments):
 
 
 def walk(nodes: Sequence[ast.AST], skip: tuple[type[ast.AST], ...] = ()) -> Iterator[ast.AST]:
-    """The nodes and those inside them, without functions and the given kinds of statements."""
+    """The nodes and those inside them, without functions and what the given kinds of loops run."""
     for node in nodes:
         yield node
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, *skip)):
+        if isinstance(node, skip) and isinstance(node, (ast.For, ast.While)):
+            yield from walk(node.orelse, skip)  # a break there is that of the loop around
+        elif not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, *skip)):
             yield from walk(list(ast.iter_child_nodes(node)), skip)
 
 
