@@ -240,6 +240,8 @@ class ControlFlow(Visitor):
         )
         join = Join(program)
         result = join_results(join, paths[0].result, paths[1].result)
+        # What is returned is out of reach of any write that follows.
+        returned = len(join.pairs) if isinstance(result, Exits) else 0
         try:
             storages = join_states(
                 program, self.scope, base, paths, live, self.span(node), condition, join
@@ -257,7 +259,7 @@ class ControlFlow(Visitor):
             join.fill(found)
             for storage, expr in zip(storages, found[len(join.pairs) :]):
                 storage.expr, storage.version = expr, object()
-        join.freeze(base, program.scopes)
+        join.freeze(base, program.scopes, returned)
         return result
 
     def _join_exits(

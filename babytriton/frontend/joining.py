@@ -178,8 +178,8 @@ class Join:
             if value.storage is not None:
                 value.storage.expr = expr
 
-    def freeze(self, base: State, scopes: Iterable[Scope]) -> None:
-        """Let no one write where it is open whose memory it is.
+    def freeze(self, base: State, scopes: Iterable[Scope], first: int) -> None:
+        """Let no one write where it is open whose memory it is: from the ``first`` pair on.
 
         That is where a value stands for a tensor that something else sees too, or where two
         values stand for tensors that share memory.
@@ -190,7 +190,7 @@ class Join:
         seen |= {value.storage for value in self._program.parameters.values()}
         for side in (0, 1):
             holders: dict[Storage, list[Value]] = {}
-            for pair, value in zip(self.pairs, self._made):
+            for pair, value in zip(self.pairs[first:], self._made[first:]):
                 storage = getattr(pair[side], "storage", None)
                 if storage is not None:
                     holders.setdefault(storage, []).append(value)
@@ -300,7 +300,7 @@ def join_states(
         if values[0] is values[1]:
             scope.bind(name, values[0])
         elif one.returns or other.returns:
-            _bind_from(scope, name, values[one.returns], before, join, name in wanted)
+            _bind_from(scope, name, values, one.returns, before, join, name in wanted)
         elif name in wanted or name in before:
             places = first_places.get(name), second_places.get(name)
             joined = _join_name(name, values, places, span, condition, join, name in wanted)
@@ -315,15 +315,22 @@ def join_states(
 
 
 def _bind_from(
-    scope: Scope, name: str, value: Any, before: dict[str, Any], join: Join, wanted: bool
+    scope: Scope,
+    name: str,
+    values: tuple[Any, Any],
+    side: bool,
+    before: dict[str, Any],
+    join: Join,
+    wanted: bool,
 ) -> None:
-    """Bind a name to what it is on the one path that goes on."""
+    """Bind a name to what it is on the one path that goes on: the second, if ``side``."""
+    value = values[side]
     if value is MISSING:
         scope.names.pop(name, None)
     elif value is before.get(name, MISSING) or isinstance(value, Unusable):
         scope.bind(name, value)
     elif wanted:
-        scope.bind(name, join.value(MISSING, value))
+        scope.bind(name, join.value(*((MISSING, value) if side else (value, MISSING))))
 
 
 def _keep_shared(program: Program, base: State, join: Join) -> None:

@@ -727,3 +727,21 @@ def test_names_bound_inside_expressions() -> None:
         return y + z
 
     check(f, (X,), (-X,))
+
+
+def test_a_return_on_the_second_path() -> None:
+    def f(x, limit):
+        a = torch.sin(x)
+        if a.sum() > -0.83:
+            a = torch.sin(a + x)
+        else:
+            if limit < 1.31 or a.sum() > 1:
+                return a, 1
+        if x[0] > 0.2:
+            if x[1] > 0:
+                return a, 2
+            a = a * 2
+        a[0] = 5
+        return a, 3
+
+    check(f, *((x, 0.5) for (x,) in SIGNS), *((x, 5.0) for (x,) in SIGNS))
