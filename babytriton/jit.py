@@ -99,8 +99,13 @@ class JitFunction:
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise errors.Autocast(None, self.__name__).error()
         values = self._unboxed(self._parameters.bind(args, kwargs))
-        compiled = self._find(values) or self._make(values)
-        return compiled.run(leaves_of(values, compiled.signature.static, self._parameters.names))
+        static, names = self._static, self._parameters.names
+        leaves = leaves_of(values, static, names)
+        compiled = self._specializations.find(self._key(values, static), leaves)
+        if compiled is None:
+            compiled = self._make(values)
+            leaves = leaves_of(values, compiled.signature.static, names)
+        return compiled.run(leaves)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The first stage for these arguments: tensors, meta tensors or ``Tensor`` specs.

@@ -196,8 +196,7 @@ class ControlFlow(Visitor):
             types = describe(left), describe(right)
             self.fail(errors.Unmerged(self.span(node), "the result", *types, why))
         one, other = (left, right) if fn is torch.logical_or else (right, left)
-        join: Any = Join.value
-        return self.fork(node, truth, (), lambda: one, lambda: other, join)
+        return self.fork(node, truth, (), lambda: one, lambda: other, Join.value)
 
     def both(self, node: ast.AST, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         """Both truths, at least one of which is known only at run time."""

@@ -23,6 +23,7 @@ from babytriton.frontend.carrying import LoopState
 from babytriton.frontend.control_flow import ControlFlow
 from babytriton.frontend.exits import FALLS, Exits
 from babytriton.frontend.iteration import Generated, Items, is_numbered, items_of
+from babytriton.frontend.joining import expression
 from babytriton.frontend.program import LoopNotes
 from babytriton.frontend.scope import Scope
 from babytriton.ops import regions, scalars
@@ -228,12 +229,7 @@ class Loops(Assignments, ControlFlow):
                 go = stays
             elif isinstance(go, Scalar):
                 go = self.logical(node, torch.logical_and, go, stays)
-        return self._expr(go)
-
-    def _expr(self, truth: bool | Scalar) -> Any:
-        if isinstance(truth, bool):
-            return scalars.constant(self.program.builder, truth)
-        return truth.expr
+        return expression(self.program, go)
 
     # ------------------------------------------------------------ comprehensions
 
