@@ -9,14 +9,14 @@ JOBS ?= 2
 # One thread of OpenMP a test process: the processes already fill the cores.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # Lines are counted in the other tests alone: here it would only take time.
-SAMPLES := tests/conformance/test_opinfo.py tests/conformance/test_gpu.py
+CONFORMANCE := $(addprefix tests/conformance/test_,dtypes.py gpu.py opinfo.py) tests/properties
 
-.PHONY: demo test lint unit samples clean
+.PHONY: demo test lint unit conformance exhaustive clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/quickstart.py
 
-test: lint unit samples
+test: lint unit conformance
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -24,11 +24,15 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(TEST) $(addprefix --ignore=,$(SAMPLES)) \
+	$(TEST) $(addprefix --ignore=,$(CONFORMANCE)) \
 		--cov=babytriton --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
-samples: $(INSTALLED)
-	$(TEST) $(SAMPLES) $(PYTEST_ARGS)
+conformance: $(INSTALLED)
+	$(TEST) $(CONFORMANCE) -m "not exhaustive" $(PYTEST_ARGS)
+
+# All of torch's own samples, and nvcc on every kernel: more than a change needs while it is made.
+exhaustive: $(INSTALLED)
+	$(TEST) $(CONFORMANCE) -m exhaustive $(PYTEST_ARGS)
 
 # torch goes first and pinned: a plain `torch` would take a build with gigabytes of CUDA.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 import torch
+from torch import get_default_dtype
 
 from babytriton import errors
 from babytriton.config import CONFIG
@@ -30,6 +31,12 @@ from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
 
 Function = Callable[..., Any]
+
+_Shortcut = tuple[tuple[Any, ...], int, Callable[..., bool], Callable[..., Any]]
+"""The environment and number of arguments that it is for, and a shortcut as two functions."""
+
+_SHORTCUTS = 4
+"""How many a function tries: more would take longer than they save."""
 
 REGISTRY = Registry(TABLE, COMPILE_LOCK)
 """The operator table of this process."""
@@ -66,6 +73,7 @@ class JitFunction:
         self._specializations = Specializations()
         self._seen = Seen()
         self._static = self._static_argnames
+        self._shortcuts: tuple[_Shortcut, ...] = ()
         self._classes: dict[type, dict[str, Any]] = {}
         Source.remember(fn)
         functools.update_wrapper(self, function_of(fn))
@@ -94,6 +102,13 @@ class JitFunction:
             CompileError: it cannot be compiled; the message points at the line.
             TypeError, ValueError: an argument cannot be compiled for; the message names it.
         """
+        if not kwargs:
+            for environment, count, admits, run in self._shortcuts:
+                if len(args) == count and admits(*args):
+                    # As _environment has it, whose call would take as long as the check.
+                    now = (get_default_dtype(), REGISTRY.version, self._registry.version)
+                    if environment == now:
+                        return run(*args)
         if CONFIG.interpret:
             return self.fn(*args, **kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
@@ -105,7 +120,21 @@ class JitFunction:
         if compiled is None:
             compiled = self._make(values)
             leaves = leaves_of(values, compiled.signature.static, names)
-        return compiled.run(leaves)
+        result = compiled.run(leaves)
+        if args is values:
+            self._shorten(args, compiled)
+        return result
+
+    def _shorten(self, args: tuple[Any, ...], compiled: Compiled) -> None:
+        """Let calls like this one run by a shorter way from now on, if there is one."""
+        shortcut = compiled.shortcut(args)
+        if shortcut is not None:
+            newest = (self._environment(), len(args), shortcut.admits, shortcut.run)
+            self._shortcuts = (newest, *self._shortcuts[: _SHORTCUTS - 1])
+
+    def _environment(self) -> tuple[Any, ...]:
+        """What a program depends on besides its arguments."""
+        return get_default_dtype(), REGISTRY.version, self._registry.version
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The first stage for these arguments: tensors, meta tensors or ``Tensor`` specs.
@@ -193,7 +222,7 @@ class JitFunction:
 
     def _key(self, values: Sequence[Any], static: frozenset[str]) -> Any:
         key = call_key(values, static, self._parameters.names)
-        return (torch.get_default_dtype(), REGISTRY.version, self._registry.version, key)
+        return (*self._environment(), key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
         with COMPILE_LOCK:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +21,17 @@ from babytriton.frontend.callee import name_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.program import Computed, Hidden, Input, reader
-from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
+from babytriton.frontend.signature import ConstSpec, Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback, TorchCall
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import pipeline
+from babytriton.passes.single_kernel import single_kernel
 from babytriton.runtime import cuda, executable, interop
+from babytriton.runtime.direct import LARGE, DirectLauncher, Shortcut, like
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill, require_device
 from babytriton.targets import Target
+from babytriton.types import DTYPES
 
 KINDS = {
     "cpu": ("ast", "python", "relax", "tir", "llvm", "asm"),
@@ -259,6 +263,16 @@ class Compiled:
         }
         return makers[kind]()
 
+    def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
+        """A shorter way to run calls whose arguments are like these.
+
+        None where a call must do more than check its arguments and launch one kernel.
+
+        Args:
+            arguments: of a call that this is the program for, one for each parameter.
+        """
+        return self._runner.shortcut(arguments)
+
     @cached_property
     def _runner(self) -> _Runner:
         return _Runner(self)
@@ -269,8 +283,9 @@ class _Runner:
 
     def __init__(self, compiled: Compiled) -> None:
         lowered = compiled.scheduled.lowered
-        self._device, *_ = devices = lowered.lowering.devices
-        self._launcher = Launcher(compiled.executable, devices)
+        self._compiled = compiled
+        self._device, *_ = lowered.lowering.devices
+        self._launcher = _launcher(compiled)
         self._result = lowered.lowering.result
         self._writes = lowered.lowering.writes
         paths = [leaf.path for leaf in lowered.signature.leaves()]
@@ -288,19 +303,49 @@ class _Runner:
                 check_tensor(path, parameter, self._device)
         if self._writes:
             self._check_writes(parameters)
-        outputs = self._launcher(parameters)
+        read = [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
+        outputs = self._launcher(read)
         for write in self._writes:
             parameters[write.input].copy_(outputs[write.index])
+        return self._filled(parameters, outputs, sizes or {})
+
+    def _filled(
+        self, parameters: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
+    ) -> Any:
+        """The result of a call."""
 
         def leaf(place: lowering.Output | lowering.Returned | Computed) -> Any:
             if isinstance(place, lowering.Returned):
                 return parameters[place.input]
             if isinstance(place, Computed):
-                return place.of(sizes or {})
+                return place.of(sizes)
             output = outputs[place.index]
             return output.item() if place.is_float else output
 
         return fill(self._result, leaf, (lowering.Output, lowering.Returned, Computed))
+
+    def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
+        lowered, launcher = self._compiled.scheduled.lowered, self._launcher
+        if self._writes or self._sizes is not None:
+            return None
+        fixed = [isinstance(spec, ConstSpec) for spec in lowered.signature.specs]
+        if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
+            return None
+        leaves = [i for i, x in enumerate(arguments) if isinstance(x, (torch.Tensor, float))]
+        inputs = lowered.lowering.inputs
+        order = [leaves[input] for input in inputs if isinstance(input, int)]
+        admits = like(arguments, self._compiled.guards)
+        if admits is None or len(order) < len(inputs):  # or it has other inputs than arguments
+            return None
+        launch = None
+        if isinstance(launcher, DirectLauncher) and self._result == lowering.Output(0):
+            launch = launcher.launch_one(order, len(arguments))
+
+        def run(*given: Any) -> Any:
+            parameters = [given[i] for i in order]
+            return self._filled(parameters, launcher(parameters), {})
+
+        return Shortcut(admits, launch or run)
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""
@@ -312,6 +357,22 @@ class _Runner:
                 if i != write.input and isinstance(parameter, torch.Tensor)
             ]
             check_target(path, target, others, write.contiguous)
+
+
+def _launcher(compiled: Compiled) -> Launcher | DirectLauncher:
+    """What runs the program: a kernel that is alone needs no virtual machine."""
+    lowered = compiled.scheduled.lowered.lowering
+    device, *others = lowered.devices
+    kernel = None if others else single_kernel(compiled.scheduled.mod, lowered.entry)
+    if kernel is not None:
+        outputs = [(shape, _DTYPES[dtype]) for shape, dtype in kernel.outputs]
+        if sum(math.prod(shape) * dtype.itemsize for shape, dtype in outputs) < LARGE:
+            function = compiled.executable.kernel(kernel.name)
+            return DirectLauncher(function, kernel.arguments, outputs, kernel.results, device)
+    return Launcher(compiled.executable, lowered.devices)
+
+
+_DTYPES = {dtype.name: dtype.torch for dtype in DTYPES}
 
 
 def _input(

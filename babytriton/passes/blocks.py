@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -24,8 +25,15 @@ WIDER = 4
 
 def open_kernel(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] | None:
     """A schedule of `func` and its blocks; None where it is not blocks in plain loops."""
-    if not isinstance(func, tirx.PrimFunc):
+    opened = _opened(func) if isinstance(func, tirx.PrimFunc) else None
+    if opened is None:
         return None
+    sch, infos = opened
+    return sch.copy(), list(infos)
+
+
+@lru_cache(maxsize=1)  # Each rule opens the kernel that the one before it has left.
+def _opened(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] | None:
     # Failed moves are expected here, and rendering each into a message is slow.
     sch = s_tir.Schedule(func, error_render_level="none")
     infos = normalize_prim_func(sch)

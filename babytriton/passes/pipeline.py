@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from babytriton.passes import cpu, devices, gpu
+from babytriton.passes.cpu.alignment import any_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.scheduling import schedule
@@ -28,8 +29,9 @@ FUSE = (
 RULES = {"cpu": cpu.RULES, "cuda": gpu.RULES}
 """The schedule rules of each kind of target, tried in order."""
 
-PRECISE_MATH = {"cpu": precise_math_on_cpu, "cuda": precise_math_on_gpu}
-"""What makes each kind of target's math functions as precise as torch's."""
+FINISH = {"cpu": (precise_math_on_cpu, any_address), "cuda": (precise_math_on_gpu,)}
+"""What each kind of target does with scheduled kernels: math functions as precise as torch's, and
+on the CPU parameters at any address."""
 
 
 def fuse(mod: IRModule, target: Target) -> IRModule:
@@ -48,6 +50,8 @@ def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
     functions = dict(mod.functions_items())
     for own, kernels in devices.by_target(mod, tvm_target(target)):
         kind = devices.KINDS[own.kind.name]
-        scheduled = PRECISE_MATH[kind](schedule(kernels, RULES[kind], own))
-        functions.update(scheduled.functions_items())
+        kernels = schedule(kernels, RULES[kind], own)
+        for finish in FINISH[kind]:
+            kernels = finish(kernels)
+        functions.update(kernels.functions_items())
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -11,7 +11,6 @@ from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.runtime.executable import Executable, virtual_machine
-from babytriton.runtime.interop import readable
 
 
 class Launcher:
@@ -28,15 +27,14 @@ class Launcher:
         self._thread = threading.local()
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
-        """Run the program on its parameters, in order, and return its outputs."""
-        arguments = [readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
+        """Run the program on parameters that it can read, in order, and return its outputs."""
         function = getattr(self._thread, "function", None)
         if function is None:
             machine = virtual_machine(self._executable, self._devices)
             function = machine[self._executable.entry]
             self._thread.function = function
         try:
-            outputs = function(*arguments)
+            outputs = function(*parameters)
         except Exception as error:
             # What torch raises from inside the graph is the user's; TVM's errors are ours.
             if type(error).__module__.startswith("tvm"):

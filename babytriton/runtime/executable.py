@@ -56,6 +56,11 @@ class Executable:
         """The CPU's assembly of all kernels and of the host code."""
         return "\n".join(self._sources("llvm", "s"))
 
+    def kernel(self, name: str) -> Any:
+        """One of its kernels, as a function of its arguments and the tensors that it writes."""
+        host = next(m for m in _modules(self.vm_executable.mod) if m.kind == "llvm")
+        return host.get_function(name)
+
     def _sources(self, kind: str, format: str) -> list[str]:
         modules = [m for m in _modules(self.vm_executable.mod) if m.kind == kind]
         return [str(module.inspect_source(format)) for module in modules]

@@ -11,7 +11,7 @@ from torch.utils.dlpack import from_dlpack
 from babytriton.ops.fallback import TORCH_CALL, TorchCall
 
 ALIGNMENT = 64
-"""Bytes. Kernels load whole vectors: an address off this boundary crashes the process."""
+"""Bytes, on a GPU, whose kernels load whole vectors. Those for the CPU read at any address."""
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
@@ -20,7 +20,8 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.resolve_neg()
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+    aligned = not tensor.is_cuda or tensor.data_ptr() % ALIGNMENT == 0
+    if not (aligned and tensor.is_contiguous()):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,14 +73,16 @@ class Entry:
             named = getattr(named, part, None)
         return named if self.info.op not in TABLE and named in TABLE else self.info.op
 
-    def samples(self, dtype: torch.dtype) -> Iterator[Any]:
-        """torch's samples in a dtype: all of them, or one, as the dtype asks."""
-        if dtype not in self.info.dtypes:
-            return
-        for i, sample in enumerate(self.info.sample_inputs("cpu", dtype, requires_grad=False)):
-            if i and dtype in ONE_SAMPLE:
-                return
-            yield sample
+    def samples(self) -> Iterator[Any]:
+        """torch's samples: all of them in some dtypes, the first in others."""
+        for dtype in (*ALL_SAMPLES, *ONE_SAMPLE):
+            if dtype in self.info.dtypes:
+                samples = self.info.sample_inputs("cpu", dtype, requires_grad=False)
+                yield from itertools.islice(samples, None if dtype in ALL_SAMPLES else 1)
+
+    def first_samples(self, count: int) -> list[Any]:
+        """Some of torch's samples, in the first dtype that there are any for."""
+        return list(itertools.islice(self.samples(), count))
 
 
 def entries() -> list[Entry]:
@@ -96,27 +99,65 @@ def entries() -> list[Entry]:
     return found
 
 
-def check(entry: Entry, samples: Sequence[Any]) -> list[Fallback]:
-    """Hold samples against torch, many in one program; return what ran through torch."""
-    tried = [sample for sample in samples if _expected(entry, [sample]) is not None]
+def check(entry: Entry, samples: Sequence[Any], part: int = 0, parts: int = 1) -> list[Fallback]:
+    """Hold samples against torch, many in one program; return what ran through torch.
+
+    Args:
+        entry: that the samples are of.
+        samples: torch's.
+        part: which of them to hold, of as many parts as there are.
+        parts: how many.
+    """
+    groups = _alike(samples)[part::parts]
+    groups = [[x for x in group if _expected(entry, [x]) is not None] for group in groups]
     if str(entry) in PARTLY:
-        tried = [sample for sample in tried if not _is_refused(entry, sample)]
+        groups = [[x for x in group if not _is_refused(entry, x)] for group in groups]
+    groups = [group for group in groups if group]
     found: list[Fallback] = []
-    for start in range(0, len(tried), TOGETHER):
-        group = tried[start : start + TOGETHER]
-        expected = _expected(entry, group)
+    for start in range(0, len(groups), TOGETHER):
+        found += _check_together(entry, groups[start : start + TOGETHER])
+    return found
+
+
+def _check_together(entry: Entry, groups: list[list[Any]]) -> list[Fallback]:
+    """Compile one program for the first sample of each group, and run it on all of them."""
+    captured = [_own(group[0]) for group in groups]
+    lowered = bt.jit("cpu")(_program(entry.op, captured)).lower()
+    compiled = lowered.compile()
+    for turn in range(max(map(len, groups))):
+        # A group that is through goes round again.
+        samples = [group[turn % len(group)] for group in groups]
+        expected = _expected(entry, samples)
         assert expected is not None
-        lowered = bt.jit("cpu")(_program(entry.op, group)).lower()
-        compiled = lowered.compile()
+        for mine, given in zip(captured, samples):
+            for target, source in zip(_tensors(mine), _tensors(given), strict=True):
+                target.copy_(source)
         SEEDED.manual_seed(0)
         expected.check(compiled())
-        found += lowered.fallbacks
+    return lowered.fallbacks
+
+
+def _alike(samples: Sequence[Any]) -> list[list[Any]]:
+    """The samples in groups that differ in no more than the numbers and strides of tensors."""
+    groups: dict[str, list[Any]] = {}
+    for sample in samples:
+        described = sample.transform(
+            lambda x: (x.shape, x.dtype) if isinstance(x, torch.Tensor) else x
+        )
+        key = repr((described.input, described.args, described.kwargs))
+        groups.setdefault(key, []).append(sample)
+    return list(groups.values())
+
+
+def _tensors(sample: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    sample.transform(lambda x: found.append(x) if isinstance(x, torch.Tensor) else x)
     return found
 
 
 def _is_refused(entry: Entry, sample: Any) -> bool:
     try:
-        bt.jit("cpu")(_program(entry.op, [sample])).lower()
+        bt.jit("cpu")(_program(entry.op, [_own(sample)])).lower()
     except bt.CompileError as error:
         return isinstance(error.diagnostic, (DataDependent, Mutation))
     return False
@@ -149,29 +190,13 @@ def _own(sample: Any) -> Any:
 
 
 def _program(op: Any, samples: list[Any]) -> Callable[[], Any]:
-    """A function of no arguments that applies ``op`` to up to ``TOGETHER`` samples."""
-    count = len(samples)
-    samples = [_own(sample) for sample in samples]
+    """A function of no arguments that applies ``op`` to some samples, whose tensors it captures."""
 
-    def one(i: int) -> Any:
-        sample = samples[i]
+    def one(sample: Any) -> Any:
         return op(sample.input, *sample.args, **sample.kwargs)
 
     def program() -> Any:
-        return (
-            one(0),
-            one(1) if count > 1 else (),
-            one(2) if count > 2 else (),
-            one(3) if count > 3 else (),
-            one(4) if count > 4 else (),
-            one(5) if count > 5 else (),
-            one(6) if count > 6 else (),
-            one(7) if count > 7 else (),
-            one(8) if count > 8 else (),
-            one(9) if count > 9 else (),
-            one(10) if count > 10 else (),
-            one(11) if count > 11 else (),
-        )
+        return [one(samples[i]) for i in range(len(samples))]
 
     return program
 
@@ -185,18 +210,17 @@ def main(names: list[str]) -> int:
             continue
         if str(entry) in EXCLUDED:
             continue
-        for dtype in ALL_SAMPLES + ONE_SAMPLE:
-            for i, sample in enumerate(entry.samples(dtype)):
-                tried += 1
-                try:
-                    for fallback in check(entry, [sample]):
-                        key = f"{entry}: {fallback.name}: {fallback.reason}"
-                        fallbacks[key] = fallbacks.get(key, 0) + 1
-                except Exception as error:
-                    failed += 1
-                    lines = str(error).strip().splitlines()[:6]
-                    shown = "\n    ".join([str(sample)[:300], *lines])
-                    print(f"FAILED {entry} {dtype} {i}: {type(error).__name__}\n    {shown}")
+        for i, sample in enumerate(entry.samples()):
+            tried += 1
+            try:
+                for fallback in check(entry, [sample]):
+                    key = f"{entry}: {fallback.name}: {fallback.reason}"
+                    fallbacks[key] = fallbacks.get(key, 0) + 1
+            except Exception as error:
+                failed += 1
+                lines = str(error).strip().splitlines()[:6]
+                shown = "\n    ".join([str(sample)[:300], *lines])
+                print(f"FAILED {entry} {i}: {type(error).__name__}\n    {shown}")
     for key, count in fallbacks.items():
         print(f"through torch, {count} times: {key}")
     print(f"{failed} of {tried} failed")

@@ -91,6 +91,45 @@ def _draw(item: Any, dtype: torch.dtype, generator: torch.Generator) -> Any:
     return item
 
 
+@dataclass(frozen=True)
+class Together:
+    """Samples as one program: most of the time that a small program takes is what all share.
+
+    Attributes:
+        cases: the samples, each in a dtype.
+    """
+
+    cases: tuple[tuple[Sample, torch.dtype], ...]
+    arguments: tuple[tuple[Any, ...], ...] = field(init=False)
+    expected: list[Expected] = field(init=False)
+
+    def __post_init__(self) -> None:
+        drawn = tuple(sample.arguments(dtype) for sample, dtype in self.cases)
+        object.__setattr__(self, "arguments", drawn)
+        expected = [Expected(sample, given) for (sample, _), given in zip(self.cases, drawn)]
+        object.__setattr__(self, "expected", expected)
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """A function of the arguments of each case, which returns the results of each."""
+        functions = [sample.fn for sample, _ in self.cases]
+
+        def program(*drawn: tuple[Any, ...]) -> Any:
+            return [fn(*arguments) for fn, arguments in zip(functions, drawn)]
+
+        return program
+
+    def check(self, results: list[Any]) -> None:
+        """Assert that the results agree, case by case."""
+        for (sample, dtype), expected, result in zip(
+            self.cases, self.expected, results, strict=True
+        ):
+            try:
+                expected.check(result)
+            except AssertionError as error:
+                raise AssertionError(f"{sample.op} of {sample.inputs}, {dtype}: {error}") from error
+
+
 def layouts(arguments: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """The same arguments lying otherwise in memory."""
     yield "strided", tuple(_map(x, _strided) for x in arguments)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import babytriton as bt
 from tests.conformance import gpu
-from tests.conformance.sample import Expected, Sample
+from tests.conformance.sample import Sample, Together
 from tests.conformance.samples import SAMPLES
 from tests.emulator import emulator, toolchain
 
@@ -18,28 +17,30 @@ needs_nvcc = pytest.mark.skipif(toolchain.find_nvcc() is None, reason="nvcc is n
 TRIED = [(i, sample) for i, sample in enumerate(SAMPLES) if sample.gpu]
 
 
+# Each program costs a start of g++ and of a virtual machine.
+TOGETHER = 3
 CASES = [
-    pytest.param(sample, dtype, id=f"{sample.op}-{i}-{str(dtype).removeprefix('torch.')}")
-    for i, sample in TRIED
-    for dtype in sample.dtypes
+    pytest.param([sample for _, sample in group], id="+".join(f"{x.op}-{i}" for i, x in group))
+    for start in range(0, len(TRIED), TOGETHER)
+    for group in [TRIED[start : start + TOGETHER]]
 ]
 
 
 @needs_gpu
-@pytest.mark.parametrize(("sample", "dtype"), CASES)
-def test_matches_torch(sample: Sample, dtype: torch.dtype) -> None:
-    arguments = sample.arguments(dtype)
-    expected = Expected(sample, arguments)
-    compiled = bt.jit(gpu.TARGET)(sample.fn).lower(*arguments).compile()
+@pytest.mark.parametrize("samples", CASES)
+def test_matches_torch(samples: list[Sample]) -> None:
+    together = Together(tuple((sample, dtype) for sample in samples for dtype in sample.dtypes))
+    compiled = bt.jit(gpu.TARGET)(together.fn).lower(*together.arguments).compile()
     with emulator.thread_order("fixed"):
-        expected.check(gpu.call(compiled, arguments))
+        together.check(gpu.call(compiled, together.arguments))
     with emulator.thread_order("shuffled", seed=1):
-        expected.check(gpu.call(compiled, arguments))
+        together.check(gpu.call(compiled, together.arguments))
 
 
 CHUNK = 60
 
 
+@pytest.mark.exhaustive
 @needs_nvcc
 @pytest.mark.parametrize("start", range(0, len(TRIED), CHUNK))
 def test_compiles_for_sm_80_and_sm_90(start: int) -> None:

@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, seed, settings
 import babytriton as bt
 from tests.properties.programs import Drawn, programs, resized
 
-SHARDS = 4  # of 150 programs, so that test processes share them
+SHARDS = 4  # of 125 programs, so that test processes share them
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_random_programs_match_torch(shard: int) -> None:
     @seed(shard)
     @settings(
-        max_examples=150,
+        max_examples=125,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),

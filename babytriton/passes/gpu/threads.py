@@ -19,7 +19,11 @@ def thread_count(target: Target) -> int:
 
 def bind_flat(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target) -> None:
     """One thread for each iteration of the loop."""
-    block, thread = sch.split(loop, [None, thread_count(target)])
+    extent = sch.get(loop).extent
+    threads = thread_count(target)
+    if isinstance(extent, tirx.IntImm):  # A block as wide as the loop need not test for its end.
+        threads = min(threads, int(extent))
+    block, thread = sch.split(loop, [None, threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
 

@@ -1,0 +1,208 @@
+"""Calls after the first, which take a shorter way, give what the first one's way gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import babytriton as bt
+from babytriton.runtime import direct
+
+FACTOR = 2.0
+
+
+def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a + b
+
+
+@pytest.fixture
+def pair() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(8, 8), torch.randn(8, 8)
+
+
+def warm(fn: Any, *arguments: Any) -> Any:
+    """A compiled function that has a shortcut for calls like this one."""
+    compiled = bt.jit("cpu")(fn)
+    compiled(*arguments)
+    assert compiled._shortcuts
+    return compiled
+
+
+def test_other_numbers(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a, b = pair
+    compiled = warm(add, a, b)
+    assert torch.equal(compiled(b, b), b + b)
+    assert torch.equal(compiled(a, a), a + a)
+    assert len(compiled.specializations()) == 1
+
+
+def test_each_call_has_memory_of_its_own(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    compiled = warm(add, *pair)
+    first = compiled(*pair)
+    kept = first.clone()
+    compiled(pair[1], pair[1])
+    assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x.t(),
+        lambda x: x[::2].repeat(2, 1)[:, :],
+        lambda x: torch.cat([x, x])[1:9],
+        lambda x: torch.randn(65)[1:].view(8, 8),
+        lambda x: torch.randn(16, 16)[::2, ::2],
+        lambda x: x.double(),
+        lambda x: x.half(),
+        lambda x: x[:1],
+        lambda x: x[:, :1],
+        lambda x: torch.randn(()),
+        lambda x: torch._neg_view(x),
+        lambda x: torch.nn.Parameter(x, requires_grad=False),
+    ],
+)
+def test_other_tensors(other: Any, pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a, b = pair
+    compiled = warm(add, a, b)
+    for _ in range(2):
+        moved = other(b)
+        torch.testing.assert_close(compiled(moved, b), moved + b)
+        torch.testing.assert_close(compiled(a, moved), a + moved)
+        torch.testing.assert_close(compiled(a, b), a + b)
+
+
+def test_refusals_stay(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a, b = pair
+    compiled = warm(add, a, b)
+    with pytest.raises(ValueError, match="BT106"):
+        compiled(a.clone().requires_grad_(), b)
+    with torch.autocast("cpu"), pytest.raises(RuntimeError, match="BT111"):
+        compiled(a, b)
+    with pytest.raises(TypeError, match="BT108"):
+        compiled(a)
+    with pytest.raises(TypeError, match="BT108"):
+        compiled(a, b, b)
+    with pytest.raises(ValueError, match="meta"):
+        compiled(a.to("meta"), b)
+    with torch.no_grad():
+        assert torch.equal(compiled(a.clone().requires_grad_(), b), a + b)
+    with torch.inference_mode():
+        assert torch.equal(compiled(a * 1, b), a + b)
+    assert torch.equal(compiled(b=b, a=a), a + b)
+
+
+def test_floats_vary_and_other_values_do_not(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def scaled(x: torch.Tensor, factor: float, power: int, flag: bool | None) -> torch.Tensor:
+        return x * factor + power if flag else x * power
+
+    a, _ = pair
+    compiled = warm(scaled, a, 2.0, 1, True)
+    for factor in (0.5, -0.0, float("inf"), float("nan"), 3):
+        for power in (1, 2, True, 1.0):
+            for flag in (True, False, None, 1):
+                found = compiled(a, factor, power, flag)
+                expected = scaled(a, factor, power, flag)
+                torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_static_floats_stay_constants(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    @bt.jit("cpu", static_argnames="factor")
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    for factor in (2.0, 3.0, 2.0):
+        assert torch.equal(scaled(pair[0], factor), pair[0] * factor)
+    assert len(scaled.specializations()) == 2
+
+
+def test_a_global_that_changes(
+    pair: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * FACTOR
+
+    compiled = warm(scaled, pair[0])
+    assert torch.equal(compiled(pair[0]), pair[0] * 2.0)
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert torch.equal(compiled(pair[0]), pair[0] * 5.0)
+
+
+def test_the_default_dtype() -> None:
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5
+
+    x = torch.arange(8)
+    compiled = warm(half, x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert compiled(x).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert compiled(x).dtype == torch.float32
+
+
+def test_a_row_that_is_added_later(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def sine(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+    compiled = warm(sine, pair[0])
+    compiled.register(torch.sin, decompose=lambda x: x + 1)
+    assert torch.equal(compiled(pair[0]), pair[0] + 1)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: {"sum": x + y, "same": x, "n": 3},
+        lambda x, y: [x.softmax(-1), y.sum(), (y > 0,)],
+        lambda x, y: y - x,
+        lambda x, y: y * 2,
+        lambda x, y: (y * x,),
+        lambda x, y: (x > y).to(torch.bool),
+        lambda x, y: x.sum(),
+    ],
+)
+def test_results_of_all_kinds(fn: Any, pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    compiled = warm(fn, *pair)
+    for arguments in (pair, pair[::-1]):
+        found, expected = compiled(*arguments), fn(*arguments)
+        assert type(found) is type(expected)
+        torch.testing.assert_close(found, expected)
+
+
+def test_writes_and_captured_tensors_take_the_long_way(
+    pair: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    weight = pair[1].clone()
+
+    @bt.jit("cpu")
+    def captured(x: torch.Tensor) -> torch.Tensor:
+        return x * weight
+
+    @bt.jit("cpu")
+    def written(x: torch.Tensor) -> None:
+        x.add_(1)
+
+    a = pair[0].clone()
+    for step in (1, 2, 3):
+        written(a)
+        torch.testing.assert_close(a, pair[0] + step)
+        weight += 1
+        torch.testing.assert_close(captured(a), a * weight)
+
+
+def test_many_shapes() -> None:
+    compiled = bt.jit("cpu", dynamic=False)(add)
+    for _ in range(3):
+        for n in range(1, 9):
+            x = torch.randn(n, 3)
+            assert torch.equal(compiled(x, x), x + x)
+    assert len(compiled.specializations()) == 8
+
+
+def test_large_results_are_made_by_the_virtual_machine() -> None:
+    x = torch.randn(direct.LARGE // 4)
+    compiled = warm(lambda x: x + 1, x)
+    assert torch.equal(compiled(x), x + 1)
