@@ -113,7 +113,8 @@ class JitFunction:
             return self.fn(*args, **kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise errors.Autocast(None, self.__name__).error()
-        values = self._unboxed(self._parameters.bind(args, kwargs))
+        bound = self._parameters.bind(args, kwargs)
+        values = self._unboxed(bound)
         static, names = self._static, self._parameters.names
         leaves = leaves_of(values, static, names)
         compiled = self._specializations.find(self._key(values, static), leaves)
@@ -121,12 +122,14 @@ class JitFunction:
             compiled = self._make(values)
             leaves = leaves_of(values, compiled.signature.static, names)
         result = compiled.run(leaves)
-        if args is values:
-            self._shorten(args, compiled)
+        if values is bound and not kwargs:
+            self._shorten(args, values[len(args) :], compiled)
         return result
 
-    def _shorten(self, args: tuple[Any, ...], compiled: Compiled) -> None:
+    def _shorten(self, args: tuple[Any, ...], defaults: Sequence[Any], compiled: Compiled) -> None:
         """Let calls like this one run by a shorter way from now on, if there is one."""
+        if any(isinstance(default, (torch.Tensor, float)) for default in defaults):
+            return  # the program takes them as well
         shortcut = compiled.shortcut(args)
         if shortcut is not None:
             newest = (self._environment(), len(args), shortcut.admits, shortcut.run)

@@ -271,7 +271,7 @@ class Compiled:
         None where a call must do more than check its arguments and launch one kernel.
 
         Args:
-            arguments: of a call that this is the program for, one for each parameter.
+            arguments: of a call that this is the program for, in the order of its parameters.
         """
         return self._runner.shortcut(arguments)
 

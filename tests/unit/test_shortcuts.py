@@ -107,6 +107,26 @@ def test_floats_vary_and_other_values_do_not(pair: tuple[torch.Tensor, torch.Ten
                 torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+def test_defaults(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def moved(x: torch.Tensor, by: int = 1, factor: float = 2.0) -> torch.Tensor:
+        return x * factor + by
+
+    def turned(x: torch.Tensor, dim: int = 0, flip: bool = False) -> torch.Tensor:
+        return x.softmax(dim) if flip else x.cumsum(dim)
+
+    a, b = pair
+    compiled = warm(turned, a)
+    for x in pair:
+        assert torch.equal(compiled(x), turned(x))
+        torch.testing.assert_close(compiled(x, 1), turned(x, 1))
+        torch.testing.assert_close(compiled(x, 1, True), turned(x, 1, True))
+    by_float = bt.jit("cpu")(moved)
+    for x in (a, b, a):
+        torch.testing.assert_close(by_float(x), moved(x))
+        torch.testing.assert_close(by_float(x, 3), moved(x, 3))
+        torch.testing.assert_close(by_float(x, 3, 0.5), moved(x, 3, 0.5))
+
+
 def test_static_floats_stay_constants(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     @bt.jit("cpu", static_argnames="factor")
     def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
