@@ -151,9 +151,7 @@ class Scheduled:
         """Compile to machine code; for a GPU that is absent, to source."""
         with ours("code generation"):
             target = self.lowered.target.resolved()
-            built = executable.build(
-                self.mod, self.lowered.lowering.entry, target, pipeline.LOWERING
-            )
+            built = executable.build(self.mod, self.lowered.lowering.entry, target)
         return Compiled(self, built)
 
 

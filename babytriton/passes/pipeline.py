@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 from tvm.ir import IRModule
-from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
 from babytriton.passes import cpu, devices, gpu
-from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.alignment import any_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
@@ -38,22 +34,6 @@ FINISH = {"cpu": (precise_math_on_cpu, any_address), "cuda": (precise_math_on_gp
 on the CPU parameters at any address."""
 
 
-LOWERING = "babytriton"
-"""The name TVM knows its own lowering of scheduled kernels by, with our pass before the last."""
-
-
-def _lowering() -> tuple[Any, ...]:
-    lower, finish_host, finish_device = get_tir_pipeline("default")
-    return (
-        lower,
-        lambda: tvm.transform.Sequential([vector_math.EXPAND, finish_host()]),
-        finish_device,
-    )
-
-
-register_tir_pipeline(LOWERING, _lowering)
-
-
 def fuse(mod: IRModule, target: Target) -> IRModule:
     """Relax operators -> calls of fused, unscheduled TensorIR functions."""
     with tvm_target(target):
@@ -70,13 +50,8 @@ def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
     functions = dict(mod.functions_items())
     for own, kernels in devices.by_target(mod, tvm_target(target)):
         kind = devices.KINDS[own.kind.name]
-        scheduled = finish(schedule(kernels, RULES[kind], own), kind)
-        functions.update(scheduled.functions_items())
+        kernels = schedule(kernels, RULES[kind], own)
+        for finish in FINISH[kind]:
+            kernels = finish(kernels)
+        functions.update(kernels.functions_items())
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-
-def finish(mod: IRModule, kind: str) -> IRModule:
-    """Scheduled kernels, however they were scheduled -> what is lowered for a kind of target."""
-    for step in FINISH[kind]:
-        mod = step(mod)
-    return mod

@@ -66,27 +66,26 @@ class Executable:
         return [str(module.inspect_source(format)) for module in modules]
 
 
-def build(mod: IRModule, entry: str, target: Target, lowering: str) -> Executable:
+def build(mod: IRModule, entry: str, target: Target) -> Executable:
     """Compile scheduled IR.
 
     Args:
         mod: the program and its scheduled TensorIR functions.
         entry: the program's function.
         target: what to compile for.
-        lowering: TVM's name of the passes that lower kernels.
     """
     with COMPILE_LOCK:
         try:
-            return Executable(_compiled(mod, target, lowering, UNSOUND_PASSES), entry, target)
+            return Executable(_compiled(mod, target, UNSOUND_PASSES), entry, target)
         except InternalError:
             if not has_variable_sizes(mod):
                 raise
         # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
         without = [*UNSOUND_PASSES, "tirx.CommonSubexprElim"]
-        return Executable(_compiled(mod, target, lowering, without), entry, target)
+        return Executable(_compiled(mod, target, without), entry, target)
 
 
-def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str]) -> Any:
+def _compiled(mod: IRModule, target: Target, disabled: list[str]) -> Any:
     context = tvm.transform.PassContext(
         opt_level=3,
         disabled_pass=disabled,
@@ -96,13 +95,12 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
     )
     with context:
         try:
-            return tvm.compile(mod, target=tvm_target(target), tir_pipeline=lowering)
+            return tvm.compile(mod, target=tvm_target(target))
         except InternalError as error:
             if "LLVM module verification failed" not in str(error):
                 raise
             # Its vectorizer of straight-line code makes invalid code of some kernels.
-            careful = tvm_target(target, (WITHOUT_SLP,))
-            return tvm.compile(mod, target=careful, tir_pipeline=lowering)
+            return tvm.compile(mod, target=tvm_target(target, (WITHOUT_SLP,)))
 
 
 def has_variable_sizes(mod: IRModule) -> bool:

@@ -13,7 +13,6 @@ from tvm.script import tirx as T
 from babytriton.passes import cpu, gpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_on_cpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_on_gpu
-from babytriton.passes.pipeline import LOWERING
 from babytriton.passes.scheduling import RULE, schedule
 from tests.emulator import emulator
 
@@ -122,7 +121,7 @@ def samples(types: Sequence[Type]) -> list[torch.Tensor]:
 
 
 def run_cpu(mod: tvm.IRModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    machine = relax.VirtualMachine(tvm.compile(mod, target=CPU, tir_pipeline=LOWERING), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, target=CPU), tvm.cpu())
     result = machine["main"](*inputs)
     return [result] if isinstance(result, torch.Tensor) else list(result)
 

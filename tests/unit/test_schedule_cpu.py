@@ -10,7 +10,6 @@ import torch.nn.functional as F
 import tvm
 from tvm import relax, te, tirx
 
-from babytriton.passes.pipeline import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
 
 op = relax.op
@@ -19,7 +18,7 @@ SIZES = [(1, 1), (3, 7), (5, 1000), (40, 1003)]
 
 
 def assembly(mod: tvm.IRModule) -> str:
-    return tvm.compile(mod, target=CPU, tir_pipeline=LOWERING).mod.imports[0].inspect_source("asm")
+    return tvm.compile(mod, target=CPU).mod.imports[0].inspect_source("asm")
 
 
 def has_vectors(mod: tvm.IRModule, operation: str) -> bool:
