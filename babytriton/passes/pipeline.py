@@ -50,8 +50,13 @@ def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
     functions = dict(mod.functions_items())
     for own, kernels in devices.by_target(mod, tvm_target(target)):
         kind = devices.KINDS[own.kind.name]
-        kernels = schedule(kernels, RULES[kind], own)
-        for finish in FINISH[kind]:
-            kernels = finish(kernels)
-        functions.update(kernels.functions_items())
+        scheduled = finish(schedule(kernels, RULES[kind], own), kind)
+        functions.update(scheduled.functions_items())
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def finish(mod: IRModule, kind: str) -> IRModule:
+    """Scheduled kernels, however they were scheduled -> what is lowered for a kind of target."""
+    for step in FINISH[kind]:
+        mod = step(mod)
+    return mod

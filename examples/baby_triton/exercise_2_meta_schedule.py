@@ -19,7 +19,7 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.logging import get_logger, get_logging_func
 
 import babytriton as bt
-from babytriton.passes.pipeline import PRECISE_MATH, fuse
+from babytriton.passes.pipeline import finish, fuse
 from babytriton.passes.scheduling import SCHEDULED
 from babytriton.targets import tvm_target
 
@@ -117,7 +117,7 @@ def draw(lowered, count):
         functions = dict(fused.functions_items())
         functions[name] = scheduled.without_attr("global_symbol")
         mod = tvm.IRModule(functions, attrs=fused.attrs, global_infos=fused.global_infos)
-        yield bt.Scheduled(lowered, PRECISE_MATH[lowered.target.kind](mod)), candidate.sch.trace
+        yield bt.Scheduled(lowered, finish(mod, lowered.target.kind)), candidate.sch.trace
 
 
 def microseconds(compiled, *args):
