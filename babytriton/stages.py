@@ -266,7 +266,7 @@ class Compiled:
     def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
         """A shorter way to run calls whose arguments are like these.
 
-        None where a call must do more than check its arguments and launch one kernel.
+        None where the program reads more than its arguments, writes to them, or takes any size.
 
         Args:
             arguments: of a call that this is the program for, in the order of its parameters.

@@ -22,7 +22,7 @@ def bind_flat(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target) 
     extent = sch.get(loop).extent
     threads = thread_count(target)
     if isinstance(extent, tirx.IntImm):  # A block as wide as the loop need not test for its end.
-        threads = min(threads, int(extent))
+        threads = min(threads, max(1, int(extent)))
     block, thread = sch.split(loop, [None, threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
