@@ -326,16 +326,16 @@ class _Runner:
 
     def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
         lowered, launcher = self._compiled.scheduled.lowered, self._launcher
-        if self._writes or self._sizes is not None:
+        inputs = [input for input in lowered.lowering.inputs if isinstance(input, int)]
+        if self._writes or self._sizes is not None or len(inputs) < len(self._inputs):
             return None
         fixed = [isinstance(spec, ConstSpec) for spec in lowered.signature.specs]
         if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
             return None
         leaves = [i for i, x in enumerate(arguments) if isinstance(x, (torch.Tensor, float))]
-        inputs = lowered.lowering.inputs
-        order = [leaves[input] for input in inputs if isinstance(input, int)]
+        order = [leaves[input] for input in inputs]
         admits = like(arguments, self._compiled.guards)
-        if admits is None or len(order) < len(inputs):  # or it has other inputs than arguments
+        if admits is None:
             return None
         launch = None
         if isinstance(launcher, DirectLauncher) and self._result == lowering.Output(0):
