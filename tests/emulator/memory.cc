@@ -1,7 +1,7 @@
 // Device memory in which an access outside a buffer shows.
 //
-// A buffer ends at a page that no kernel may touch, so one step past it faults at once, read or
-// write. It keeps the alignment of a vector load (16 bytes, not the 256 of CUDA), which can leave
+// A buffer ends at pages that no kernel may touch, so one step past it, or a few thousand, faults
+// at once, read or write. It keeps the alignment of a vector load (16 bytes, not the 256 of CUDA), which can leave
 // a few bytes behind it; those, and the rest of the page before it, hold a pattern that is
 // compared after each launch. Fresh memory holds 0xFF bytes: what was never written shows as NaN.
 
@@ -18,17 +18,18 @@ namespace emulator {
 namespace {
 
 constexpr size_t kAlignment = 16;
+constexpr size_t kGuardPages = 64;
 constexpr unsigned char kMargin = 0xCA;
 
 struct Buffer {
-  unsigned char* mapping;  // one page that faults, the pages of the buffer, one page that faults
+  unsigned char* mapping;  // pages that fault, the pages of the buffer, pages that fault
   size_t mapped;
-  size_t page;
+  size_t guard;
   unsigned char* begin;
   size_t size;
 
-  unsigned char* low() const { return mapping + page; }
-  unsigned char* high() const { return mapping + mapped - page; }
+  unsigned char* low() const { return mapping + guard; }
+  unsigned char* high() const { return mapping + mapped - guard; }
   unsigned char* end() const { return begin + size; }
 };
 
@@ -56,10 +57,12 @@ void* allocate(size_t size) {
   const size_t page = sysconf(_SC_PAGESIZE);
   const size_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
   const size_t inner = (rounded / page + 1) * page;
-  void* mapping = mmap(nullptr, inner + 2 * page, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const size_t guard = kGuardPages * page;
+  const size_t mapped = inner + 2 * guard;
+  void* mapping =
+      mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
-  Buffer buffer{static_cast<unsigned char*>(mapping), inner + 2 * page, page, nullptr, size};
+  Buffer buffer{static_cast<unsigned char*>(mapping), mapped, guard, nullptr, size};
   mprotect(buffer.low(), inner, PROT_READ | PROT_WRITE);
   buffer.begin = buffer.high() - rounded;
   memset(buffer.low(), kMargin, buffer.begin - buffer.low());
