@@ -440,3 +440,9 @@ def test_a_kernel_that_llvm_vectorizes_wrongly_is_compiled_without() -> None:
     target = bt.Target("cpu", arch="znver3")  # where its verifier finds invalid code
     pool = bt.jit(target)(lambda x: F.adaptive_max_pool2d(x, (3, 3)))
     assert "max_pool" in pool.lower(torch.ones(1, 4, 4, 3)).compile().source("llvm")
+
+
+def test_first_call_leaves_torchs_compiler_alone() -> None:
+    command = [sys.executable, "-m", "tests.unit.loading"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "done", done.stderr
