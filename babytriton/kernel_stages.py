@@ -130,7 +130,7 @@ class ScheduledKernel:
         """Compile to machine code; for a GPU that is absent, to source."""
         with ours("code generation"):
             target = self.lowered.target.resolved()
-            built = executable.build(self.mod, self.lowered.name, target)
+            built = executable.build(self.mod, self.lowered.name, target, pipeline.LOWERING)
         return CompiledKernel(self, built)
 
 

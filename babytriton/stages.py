@@ -151,7 +151,9 @@ class Scheduled:
         """Compile to machine code; for a GPU that is absent, to source."""
         with ours("code generation"):
             target = self.lowered.target.resolved()
-            built = executable.build(self.mod, self.lowered.lowering.entry, target)
+            built = executable.build(
+                self.mod, self.lowered.lowering.entry, target, pipeline.LOWERING
+            )
         return Compiled(self, built)
 
 

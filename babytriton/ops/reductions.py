@@ -164,8 +164,9 @@ def variance(x: te.Tensor, axes: Axes, correction: float = 0) -> tuple[te.Tensor
         correction: how much less than the number of elements the sum of squared deviations is
             divided by; a divisor of 0 gives NaN, or inf, as in torch.
     """
-    total = axes.reduce("sum", lambda *i: x(*i) - axes.first(x, i))
-    mean = axes.each("mean", lambda *i: axes.over_length(total(*i)) + axes.first(x, axes.full(i)))
+    first = axes.each("first", lambda *i: axes.first(x, axes.full(i)))
+    total = axes.reduce("sum", lambda *i: x(*i) - axes.at(first, i))
+    mean = axes.each("mean", lambda *i: axes.over_length(total(*i)) + first(*i))
 
     def squared(*index: Any) -> Any:
         deviation = x(*index) - axes.at(mean, index)

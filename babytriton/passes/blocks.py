@@ -14,6 +14,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 # A value that is read more than once is computed again at each read while that adds at most so
 # many expression nodes; beyond, chains such as `y = y * y + y` would double at every step.
@@ -61,11 +62,6 @@ def is_at_least(info: SBlockInfo, size: int) -> bool:
     """Whether the block has `size` iterations or more; an unknown number counts as many."""
     total = points(info)
     return total is None or total >= size
-
-
-def spatial(info: SBlockInfo) -> list[int | tirx.Expr]:
-    """The extents of the block's spatial iterations that are not 1."""
-    return [it.dom for it in info.iters if it.kind == "S" and not is_one(it.dom)]
 
 
 def is_one(extent: int | tirx.Expr) -> bool:
@@ -141,17 +137,17 @@ def inline_cheap(
     infos: list[SBlockInfo],
     *,
     repeat_calls: bool = False,
-    keep_for: SBlockInfo | None = None,
+    keep_for: Sequence[SBlockInfo] = (),
 ) -> list[SBlockInfo]:
     """Inline the intermediate values that are as well computed at their reads; the other blocks.
 
     Values with calls (exp, a branch) that would run more often than now stay, unless
-    `repeat_calls`; so does what the block `keep_for` reads.
+    `repeat_calls`; so does what the blocks `keep_for` read.
     """
     kept = []
     sizes = {info.name: points(info) for info in infos}
     for info in infos:
-        is_kept = keep_for is not None and reads_from(sch, keep_for, info)
+        is_kept = any(reads_from(sch, reader, info) for reader in keep_for)
         if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls):
             try:
                 sch.compute_inline(info.block_rv)
@@ -179,6 +175,8 @@ def is_worth_inlining(
     reads = sum(len(loads(sch, consumer, buffer)) for consumer in consumers)
     if has_call and (reads > 1 or is_wider(consumers, info, sch, sizes)):
         return False
+    if any(reads_elsewhere(sch, consumer, info) for consumer in consumers):
+        return False
     return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= CHEAP
 
 
@@ -192,3 +190,28 @@ def is_wider(
     own = points(info)
     others = [sizes[sch.get(consumer).name_hint] for consumer in consumers]
     return own is None or any(other is None or other > WIDER * own for other in others)
+
+
+def loop_of(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, axis: int
+) -> s_tir.schedule.LoopRV:
+    """The loop that is bound to one axis of the block (wherever moves have put it)."""
+    value = get_sblockrealize(sch, block).iter_values[axis]
+    return next(loop for loop in sch.get_loops(block) if sch.get(loop).loop_var.same_as(value))
+
+
+def reads_elsewhere(
+    sch: s_tir.Schedule, consumer: s_tir.schedule.SBlockRV, info: SBlockInfo
+) -> bool:
+    """Whether a consumer and the block read different elements of a value that is computed here.
+
+    Of a block that does both TVM knows only the region around, and refuses to move others by it.
+    """
+    producers = [sch.get(other).writes for other in sch.get_producers(info.block_rv)]
+    computed = [region.source for regions in producers for region in regions]
+    return any(
+        not tvm_ffi.structural_equal(own.indices, other.indices, map_free_vars=True)
+        for buffer in computed
+        for own in loads(sch, info.block_rv, buffer)
+        for other in loads(sch, consumer, buffer)
+    )

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_output, loads, nodes, same_extents, uses, written
+from babytriton.passes.blocks import is_output, loads, loop_of, nodes, same_extents, uses, written
 
 Nest = list[SBlockInfo]
 
@@ -132,3 +132,35 @@ def offset(buffer: tirx.Buffer, indices: list[ir.Expr]) -> ir.Expr:
         return tirx.const(0, "int64")
     (position,) = buffer.offset_of(list(indices))
     return position
+
+
+def fuse_reduced(sch: s_tir.Schedule, info: SBlockInfo) -> list[s_tir.schedule.LoopRV]:
+    """The loops of the reduced axes, the last of them one where all it reads lies without gaps."""
+    axes = [n for n, it in enumerate(info.iters) if it.kind == "R"]
+    reduced = [loop_of(sch, info.block_rv, axis) for axis in axes]
+    count = contiguous_axes(sch, info)
+    if count == 1:
+        return reduced
+    return [*reduced[:-count], sch.fuse(*reduced[-count:])]
+
+
+def contiguous_axes(sch: s_tir.Schedule, info: SBlockInfo) -> int:
+    """How many trailing reduced axes every operand holds without gaps: they fuse into one."""
+    block = sch.get(info.block_rv)
+    variables = [it.var for it in block.iter_vars]
+    axes = [(var, it.dom) for var, it in zip(variables, info.iters) if it.kind == "R"]
+    loads = nodes(block.body.value, ir.TensorLoad)
+    for count in range(len(axes), 1, -1):
+        inner = axes[-count:]
+        position = tirx.const(0, inner[0][0].ty.dtype)
+        for var, dim in inner:
+            position = position * dim + var
+        rest = [var for var in variables if not any(var.same_as(other) for other, _ in inner)]
+        places = [
+            at_zero(offset(load.source, load.indices), rest)
+            for load in loads
+            if any(uses(index, var) for index in load.indices for var, _ in inner)
+        ]
+        if all(is_equal(place, position) for place in places):
+            return count
+    return 1

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import IRModule
+from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
 from babytriton.passes import cpu, devices, gpu
+from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.alignment import any_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
+from babytriton.passes.cpu.loops import plain_loops
+from babytriton.passes.cpu.products import fused_multiply_adds
+from babytriton.passes.cpu.rowwise import SMALL
+from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
+from babytriton.passes.fusion import fuse_rows
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
-from babytriton.passes.scheduling import schedule
+from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
+from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
 
 FUSE = (
@@ -29,15 +39,41 @@ FUSE = (
 RULES = {"cpu": cpu.RULES, "cuda": gpu.RULES}
 """The schedule rules of each kind of target, tried in order."""
 
-FINISH = {"cpu": (precise_math_on_cpu, any_address), "cuda": (precise_math_on_gpu,)}
+ROWS = {"cpu": (RowwiseOnCpu(), SMALL), "cuda": (RowwiseOnGpu(), 0)}
+"""The rule of each kind of target that takes kernels of rows; and how large a computation on the
+rows' results may be for it to take that too."""
+
+FINISH = {
+    "cpu": (precise_math_on_cpu, any_address, plain_loops, fused_multiply_adds),
+    "cuda": (precise_math_on_gpu,),
+}
 """What each kind of target does with scheduled kernels: math functions as precise as torch's, and
 on the CPU parameters at any address."""
 
 
+LOWERING = "babytriton"
+"""The name TVM knows its own lowering of scheduled kernels by, with our math functions."""
+
+
+def _lowering() -> tuple[Any, ...]:
+    lower, finish_host, finish_device = get_tir_pipeline("default")
+    return lower, lambda: vector_math.lower_intrinsics(finish_host()), finish_device
+
+
+register_tir_pipeline(LOWERING, _lowering)
+
+
 def fuse(mod: IRModule, target: Target) -> IRModule:
     """Relax operators -> calls of fused, unscheduled TensorIR functions."""
-    with tvm_target(target):
-        return tvm.transform.Sequential(FUSE)(mod)
+    device = tvm_target(target)
+    rule, small = ROWS[devices.KINDS[device.kind.name]]
+    with device:
+        mod = tvm.transform.Sequential(FUSE)(mod)
+
+    def accepts(kernel: tirx.PrimFunc) -> bool:
+        return first_fit(kernel, "rows", (rule,), device) is not None
+
+    return fuse_rows(mod, accepts, small)
 
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:

@@ -6,49 +6,134 @@ So all of a row's work can stand in one loop over the rows, where it finds its v
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import (
-    is_one,
-    is_output,
-    is_pointwise,
-    loads,
-    nodes,
-    results,
-    same_extents,
-    spatial,
-    uses,
-)
+from babytriton.passes.blocks import is_one, is_output, nodes, reads_from, same_extents, uses
 
-Rows = list[int | tirx.Expr]
+Extents = list[int | tirx.Expr]
 
 
-def shared_rows(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> Rows | None:
+def shared_rows(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
     """The extents of the axes that lead every block and that none reduces.
 
     None if the kernel is not row-wise: some block reduces other axes than its last, has other
     leading axes, or reads what another computes for another row.
     """
-    reductions = [info for info in infos if info.is_reduction()]
+    reductions = [block for block in blocks if is_reduction(block)]
     if not reductions:
         return None
     rows = spatial(reductions[0])
-    for info in infos:
-        if info.is_reduction():
-            fits = same_extents(spatial(info), rows) and reduces_last_axes(sch, info)
+    for block in blocks:
+        if is_reduction(block):
+            fits = same_extents(spatial(block), rows) and reduces_last_axes(block)
         else:
-            fits = is_pointwise(sch, info) and same_extents(spatial(info)[: len(rows)], rows)
+            fits = stores_points(block) and same_extents(spatial(block)[: len(rows)], rows)
         if not fits:
             return None
-    return rows if rows_are_apart(sch, infos, len(rows)) else None
+    return rows if rows_are_apart(blocks, len(rows)) else None
 
 
-def reduces_last_axes(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+@dataclass(frozen=True)
+class RowWork:
+    """The blocks of a kernel that works row by row, by number.
+
+    Attributes:
+        rows: the extents of the axes that are the rows.
+        before: those that compute for all rows alike, element by element.
+        blocks: those that work on rows.
+        after: those that run once all rows are done.
+    """
+
+    rows: Extents
+    before: tuple[int, ...]
+    blocks: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
+    """How a kernel works row by row, and perhaps on the rows' results; None if it does not.
+
+    Args:
+        blocks: the kernel's.
+        small: how many points a block that runs after the rows may have.
+    """
+    reductions = [block for block in blocks if is_reduction(block)]
+    if not reductions:
+        return None
+    rows = spatial(max(reductions, key=lambda block: iterations(block) or math.inf))
+    on_rows = {
+        n for n, block in enumerate(blocks) if same_extents(spatial(block)[: len(rows)], rows)
+    }
+    needed = set(on_rows)
+    for number in reversed(range(len(blocks))):
+        if number not in needed and any(_reads(blocks[n], blocks[number]) for n in needed):
+            needed.add(number)
+    before, after = needed - on_rows, set(range(len(blocks))) - needed
+    fits = (
+        all(stores_points(blocks[n]) for n in before)
+        and all((iterations(blocks[n]) or math.inf) <= small for n in after)
+        and shared_rows([blocks[n] for n in sorted(on_rows)]) is not None
+    )
+    parts = (tuple(sorted(part)) for part in (before, on_rows, after))
+    return RowWork(rows, *parts) if fits else None
+
+
+def _reads(block: s_tir.SBlock, other: s_tir.SBlock) -> bool:
+    """Whether the block reads what the other writes."""
+    return any(
+        load.source.same_as(region.source)
+        for load in nodes(block.body, ir.TensorLoad)
+        for region in other.writes
+    )
+
+
+def iterations(block: s_tir.SBlock) -> int | None:
+    """How many iterations the block has; None where a size is symbolic."""
+    extents = [_extent(it) for it in block.iter_vars]
+    known = [extent for extent in extents if isinstance(extent, int)]
+    return math.prod(known) if len(known) == len(extents) else None
+
+
+def is_reduction(block: s_tir.SBlock) -> bool:
+    """Whether the block reduces some axes, and shares all others out."""
+    types = {it.iter_type for it in block.iter_vars}
+    reduced = tirx.IterVar.CommReduce
+    return reduced in types and types <= {reduced, tirx.IterVar.DataPar}
+
+
+def stores_points(block: s_tir.SBlock) -> bool:
+    """Whether the block stores one value at each of its points."""
+    types = {it.iter_type for it in block.iter_vars}
+    return types <= {tirx.IterVar.DataPar} and isinstance(block.body, tirx.BufferStore)
+
+
+def spatial(block: s_tir.SBlock) -> Extents:
+    """The extents of the block's axes that are not reduced and not 1."""
+    return [extent for _, extent in _rows(block)]
+
+
+def _rows(block: s_tir.SBlock) -> list[tuple[tirx.Var, int | tirx.Expr]]:
+    """The axes that are not reduced and not 1: their variables and extents."""
+    axes = [it for it in block.iter_vars if it.iter_type == tirx.IterVar.DataPar]
+    sized = [(it.var, _extent(it)) for it in axes]
+    return [(var, extent) for var, extent in sized if not is_one(extent)]
+
+
+def _extent(axis: tirx.IterVar) -> int | tirx.Expr:
+    extent = axis.dom.extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else extent
+
+
+def reduces_last_axes(block: s_tir.SBlock) -> bool:
     """Whether the block reduces its trailing axes, and they are the last of what it reads."""
-    if "S" in info.dom_kind().lstrip("S") or "O" in info.dom_kind():
+    types = [it.iter_type for it in block.iter_vars]
+    if types != sorted(types, key=lambda type: type == tirx.IterVar.CommReduce):
         return False
-    block = sch.get(info.block_rv)
     inner = block.iter_vars[-1].var
     reads = [load for load in nodes(block.body, ir.TensorLoad) if uses(load, inner)]
     return not any(
@@ -58,32 +143,28 @@ def reduces_last_axes(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     )
 
 
-def rows_are_apart(sch: s_tir.Schedule, infos: list[SBlockInfo], axes: int) -> bool:
+def rows_are_apart(blocks: Sequence[s_tir.SBlock], axes: int) -> bool:
     """Whether no block reads what another computes for another row.
 
     TVM does not check it when it moves a consumer: of `s[i] * s[j]` the diagonal would remain.
     """
     return all(
-        reads_own_row(sch, info, member, axes)
-        for position, info in enumerate(infos)
-        for member in infos[:position]
+        reads_own_row(block, member, axes)
+        for position, block in enumerate(blocks)
+        for member in blocks[:position]
     )
 
 
-def reads_own_row(sch: s_tir.Schedule, info: SBlockInfo, member: SBlockInfo, axes: int) -> bool:
+def reads_own_row(block: s_tir.SBlock, member: s_tir.SBlock, axes: int) -> bool:
     """Whether the block, in a row, reads of `member`'s values that row's only."""
-    rows = row_variables(sch, info)[:axes]
+    rows = [var for var, _ in _rows(block)][:axes]
+    written = [region.source for region in member.writes]
     return all(
         len(leading) == axes and all(index.same_as(row) for index, row in zip(leading, rows))
-        for buffer in results(sch, member)
-        for load in loads(sch, info.block_rv, buffer)
-        for leading in [without_unit_axes(buffer, load.indices)[:axes]]
+        for load in nodes(block.body, ir.TensorLoad)
+        if any(load.source.same_as(buffer) for buffer in written)
+        for leading in [without_unit_axes(load.source, load.indices)[:axes]]
     )
-
-
-def row_variables(sch: s_tir.Schedule, info: SBlockInfo) -> list[tirx.Var]:
-    variables = [it.var for it in sch.get(info.block_rv).iter_vars]
-    return [var for var, it in zip(variables, info.iters) if it.kind == "S" and not is_one(it.dom)]
 
 
 def without_unit_axes(buffer: tirx.Buffer, indices: list[ir.Expr]) -> list[ir.Expr]:
@@ -95,9 +176,14 @@ def without_unit_axes(buffer: tirx.Buffer, indices: list[ir.Expr]) -> list[ir.Ex
     ]
 
 
-def has_one_result(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> bool:
-    """Whether only the last block writes a result of the kernel."""
-    return not any(is_output(sch, info) for info in infos[:-1])
+def has_one_result(
+    sch: s_tir.Schedule, infos: list[SBlockInfo], after: Sequence[SBlockInfo] = ()
+) -> bool:
+    """Whether only the last block writes what is a result of the kernel, or is read `after`."""
+    return not any(
+        is_output(sch, info) or any(reads_from(sch, later, info) for later in after)
+        for info in infos[:-1]
+    )
 
 
 def gather_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from tvm import relax, tirx
 from tvm.error import InternalError
 from tvm.ir import IRModule
 
+from babytriton.runtime.threads import on_torchs_threads
 from babytriton.targets import Target, tvm_target
 
 # TVM's passes and code generators share state: two threads compiling at once crash.
@@ -66,26 +68,27 @@ class Executable:
         return [str(module.inspect_source(format)) for module in modules]
 
 
-def build(mod: IRModule, entry: str, target: Target) -> Executable:
+def build(mod: IRModule, entry: str, target: Target, lowering: str) -> Executable:
     """Compile scheduled IR.
 
     Args:
         mod: the program and its scheduled TensorIR functions.
         entry: the program's function.
         target: what to compile for.
+        lowering: TVM's name of the passes that lower kernels.
     """
     with COMPILE_LOCK:
         try:
-            return Executable(_compiled(mod, target, UNSOUND_PASSES), entry, target)
+            return Executable(_compiled(mod, target, lowering, UNSOUND_PASSES), entry, target)
         except InternalError:
             if not has_variable_sizes(mod):
                 raise
         # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
         without = [*UNSOUND_PASSES, "tirx.CommonSubexprElim"]
-        return Executable(_compiled(mod, target, without), entry, target)
+        return Executable(_compiled(mod, target, lowering, without), entry, target)
 
 
-def _compiled(mod: IRModule, target: Target, disabled: list[str]) -> Any:
+def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str]) -> Any:
     context = tvm.transform.PassContext(
         opt_level=3,
         disabled_pass=disabled,
@@ -93,14 +96,24 @@ def _compiled(mod: IRModule, target: Target, disabled: list[str]) -> Any:
         # much of the code to compile.
         config={"tirx.disable_assert": True},
     )
-    with context:
+    with context, on_torchs_threads():
         try:
-            return tvm.compile(mod, target=tvm_target(target))
+            return _loaded(tvm.compile(mod, target=tvm_target(target), tir_pipeline=lowering))
         except InternalError as error:
             if "LLVM module verification failed" not in str(error):
                 raise
             # Its vectorizer of straight-line code makes invalid code of some kernels.
-            return tvm.compile(mod, target=tvm_target(target, (WITHOUT_SLP,)))
+            careful = tvm_target(target, (WITHOUT_SLP,))
+            return _loaded(tvm.compile(mod, target=careful, tir_pipeline=lowering))
+
+
+def _loaded(built: Any) -> Any:
+    """The executable with its machine code in place, which TVM else does at the first call."""
+    for module in _modules(built.mod):
+        if module.kind == "llvm":
+            with suppress(AttributeError):
+                module.get_function("")  # There is none, and it had to look.
+    return built
 
 
 def has_variable_sizes(mod: IRModule) -> bool:

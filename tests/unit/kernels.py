@@ -11,8 +11,7 @@ from tvm import relax, tirx
 from tvm.script import tirx as T
 
 from babytriton.passes import cpu, gpu
-from babytriton.passes.cpu.intrinsics import precise_math as precise_on_cpu
-from babytriton.passes.gpu.intrinsics import precise_math as precise_on_gpu
+from babytriton.passes.pipeline import LOWERING, finish
 from babytriton.passes.scheduling import RULE, schedule
 from tests.emulator import emulator
 
@@ -99,12 +98,12 @@ def kernels(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
 
 def on_cpu(build: Build, *types: Type) -> tvm.IRModule:
     """The module scheduled for the CPU."""
-    return precise_on_cpu(schedule(fused(build, *types), cpu.RULES, CPU))
+    return finish(schedule(fused(build, *types), cpu.RULES, CPU), "cpu")
 
 
 def on_gpu(build: Build, *types: Type) -> tvm.IRModule:
     """The module scheduled for the GPU."""
-    return precise_on_gpu(schedule(fused(build, *types), gpu.RULES, CUDA))
+    return finish(schedule(fused(build, *types), gpu.RULES, CUDA), "cuda")
 
 
 def samples(types: Sequence[Type]) -> list[torch.Tensor]:
@@ -121,7 +120,7 @@ def samples(types: Sequence[Type]) -> list[torch.Tensor]:
 
 
 def run_cpu(mod: tvm.IRModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    machine = relax.VirtualMachine(tvm.compile(mod, target=CPU), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, target=CPU, tir_pipeline=LOWERING), tvm.cpu())
     result = machine["main"](*inputs)
     return [result] if isinstance(result, torch.Tensor) else list(result)
 

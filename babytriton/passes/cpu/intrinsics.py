@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import IRModule, ir, tirx
 
+from babytriton.passes.cpu.formulas import FORMULAS
 from babytriton.passes.intrinsics import (
     dtype_of,
     function_name,
@@ -27,6 +28,8 @@ def precise(call: ir.Call) -> ir.Expr:
         wide = in_float32(call)
         return tirx.Cast(dtype_of(call), precise(wide.value))
     name, dtype = function_name(call), dtype_of(call)
+    if dtype == "float32" and name in FORMULAS:
+        return call  # becomes its formula once loops are lowered
     if name == "fmod":  # Missing, while truncmod is the same function, and there.
         return tirx.truncmod(*call.args)
     if name in LIBRARY and dtype in ("float32", "float64"):

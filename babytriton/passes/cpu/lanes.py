@@ -1,92 +1,301 @@
-"""Reductions kept in vector lanes: float sums may not be reordered by LLVM, so TVM must do it."""
+"""Float reductions in vector lanes: LLVM may not reorder sums of floats, so they are put in order.
+
+A loop `s = s + f(k)` becomes one over vectors, each lane of which sums up its own part, then a
+loop over shorter vectors for what is left, then one over single numbers; the lanes are added up in
+pairs at the end. The number of lanes is not the machine's, so results do not depend on that.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from tvm import ir, s_tir, tirx
-from tvm.s_tir.dlight.analysis import SBlockInfo
-from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+import tvm_ffi
+from tvm import ir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
-from babytriton.passes.nests import at_zero, is_equal, offset
+from babytriton.passes.cpu.statements import sequence, statements, with_parts
+from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
+from babytriton.passes.nests import offset
 
-# Four 512-bit vectors of float32: enough independent sums to hide an addition's latency.
+# Enough sums side by side to hide an addition's latency: eight vectors of AVX2, four of AVX-512.
 LANES = 64
-FEWEST = 8
+# Where a math function is computed on the way, its values need the registers.
+LANES_OF_FUNCTIONS = 32
+# Of the shorter vectors.
+SHORT = 8
+
+# What combines partial results, and what leaves them as they are.
+_COMBINES = {tirx.Add: 0.0, tirx.Mul: 1.0, tirx.Max: -math.inf, tirx.Min: math.inf}
+
+# What indices consist of that schedules make.
+_ARITHMETIC = (
+    *(ir.Var, tirx.IntImm, tirx.Add, tirx.Sub, tirx.Mul),
+    *(tirx.FloorDiv, tirx.FloorMod),
+)
 
 
-def lane_count(sch: s_tir.Schedule, info: SBlockInfo) -> int:
-    """How many partial results to keep side by side; 1 to reduce one by one.
+@dataclass(frozen=True)
+class _Accumulation:
+    """A store `buffer[indices] = combine(buffer[indices], value)`."""
 
-    The count divides the reduced length. TVM can split unevenly under a condition, but then
-    gives wrong results once the block is moved and vectorized.
+    store: tirx.BufferStore
+    combine: type
+    value: ir.Expr
+
+    @property
+    def buffer(self) -> tirx.Var:
+        return self.store.buffer
+
+    @property
+    def dtype(self) -> str:
+        return str(self.store.value.ty.dtype)
+
+
+def _accumulation(store: tirx.BufferStore, variable: tirx.Var) -> _Accumulation | None:
+    """How a store in a loop accumulates in one place; None if it does not."""
+    value = store.value
+    if type(value) not in _COMBINES or any(uses(index, variable) for index in store.indices):
+        return None
+    for own, other in ((value.a, value.b), (value.b, value.a)):
+        is_own = (
+            isinstance(own, ir.TensorLoad)
+            and own.source.same_as(store.buffer)
+            and tvm_ffi.structural_equal(own.indices, store.indices)
+        )
+        if is_own and not _reads(other, [store.buffer]):
+            return _Accumulation(store, type(value), other)
+    return None
+
+
+def _reads(expr: ir.Expr, buffers: list[tirx.Var]) -> bool:
+    loads = nodes(expr, ir.TensorLoad)
+    return any(load.source.same_as(buffer) for load in loads for buffer in buffers)
+
+
+def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
+    """Those in the body, all else of which stores elements one beside the other; else None."""
+    body = statements(loop.body)
+    if not all(isinstance(stmt, tirx.BufferStore) for stmt in body) or nodes(body, tirx.Let):
+        return None
+    found = [_accumulation(store, loop.loop_var) for store in body]
+    elements = [store for store, one in zip(body, found) if one is None]
+    sums = [one for one in found if one is not None]
+    sources = [store.value for store in elements] + [one.value for one in sums]
+    places = [one.buffer for one in sums]
+    if len(set(places)) < len(places) or any(_reads(source, places) for source in sources):
+        return None
+    loads = [load for source in sources for load in nodes(source, ir.TensorLoad)]
+    if not all(_is_beside(store.buffer, store.indices, loop.loop_var) for store in elements):
+        return None
+    is_beside = [_is_beside(load.source, load.indices, loop.loop_var) for load in loads]
+    return sums if all(is_beside) else None
+
+
+def _is_beside(buffer: tirx.Var, indices: list[ir.Expr], variable: tirx.Var) -> bool:
+    """Whether each step of a loop accesses the element after that of the step before.
+
+    Or, for a read, the same element at all steps.
     """
-    body = sch.get(info.block_rv).body
-    if not isinstance(body, tirx.BufferStore) or not body.buffer.dtype.startswith("float"):
-        return 1
-    dims = [it.dom for it in info.iters if it.kind == "R"]
-    if not all(isinstance(dim, int) for dim in dims):
-        return 1
-    length = math.prod(dims[-contiguous_axes(sch, info) :])
-    fitting = [n for n in range(FEWEST, LANES + 1) if length % n == 0 and length >= 2 * n]
-    # Whole vectors first, then the most lanes.
-    return max(fitting, key=lambda n: (n % FEWEST == 0, n), default=1)
+    if not any(uses(index, variable) for index in indices):
+        return True
+    return moves_by_one(offset(buffer, list(indices)), variable)
 
 
-def contiguous_axes(sch: s_tir.Schedule, info: SBlockInfo) -> int:
-    """How many trailing reduced axes every operand holds without gaps: they fuse into one."""
-    block = sch.get(info.block_rv)
-    variables = [it.var for it in block.iter_vars]
-    axes = [(var, it.dom) for var, it in zip(variables, info.iters) if it.kind == "R"]
-    loads = nodes(block.body.value, ir.TensorLoad)
-    for count in range(len(axes), 1, -1):
-        inner = axes[-count:]
-        position = tirx.const(0, inner[0][0].ty.dtype)
-        for var, dim in inner:
-            position = position * dim + var
-        rest = [var for var in variables if not any(var.same_as(other) for other, _ in inner)]
-        places = [
-            at_zero(offset(load.source, load.indices), rest)
-            for load in loads
-            if any(uses(index, var) for index in load.indices for var, _ in inner)
+def moves_by_one(index: ir.Expr, variable: tirx.Var) -> bool:
+    """Whether the index is the variable and something that does not depend on it."""
+    if index.same_as(variable):
+        return True
+    # TVM's simplifier takes minutes for an index that is computed with many conditions.
+    if not uses(index, variable) or any(type(n) not in _ARITHMETIC for n in nodes(index, ir.Expr)):
+        return False
+    return not uses(sym.Analyzer().simplify(index - variable), variable)
+
+
+def vectorizes(loop: tirx.For) -> bool:
+    """Whether a loop of stores becomes vector code: by LLVM, or here where it adds up floats."""
+    return _accumulations(loop) is not None
+
+
+def in_lanes(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with its loops that accumulate floats in vector lanes."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return sequence([in_lanes(part) for part in statements(stmt)])
+    if not isinstance(stmt, tirx.For):
+        return stmt
+    nest = _nest(stmt)
+    sums = _accumulations(nest[-1])
+    if sums and _is_worthwhile(nest, sums):
+        return _laned(nest, sums)
+    return with_parts(stmt, in_lanes(stmt.body))
+
+
+def _nest(loop: tirx.For) -> list[tirx.For]:
+    """The loop and those in it that have nothing beside them."""
+    nest = [loop]
+    while isinstance(nest[-1].body, tirx.For):
+        nest.append(nest[-1].body)
+    return nest
+
+
+def _is_worthwhile(nest: list[tirx.For], sums: list[_Accumulation]) -> bool:
+    extent = nest[-1].extent
+    return (
+        all(loop.kind == tirx.ForKind.SERIAL for loop in nest)
+        and (not isinstance(extent, tirx.IntImm) or int(extent) >= 2 * SHORT)
+        and any(one.dtype.startswith("float") for one in sums)
+        # The lanes are added up once, after the whole nest.
+        and not any(
+            uses(i, loop.loop_var) for one in sums for i in one.store.indices for loop in nest
+        )
+    )
+
+
+class _Lanes:
+    """Partial results side by side, a buffer for each of some accumulations."""
+
+    def __init__(self, sums: list[_Accumulation], width: int) -> None:
+        self.width = width
+        self._sums = sums
+        self._buffers = [
+            tirx.decl_buffer((width,), one.dtype, f"{one.buffer.name}_lanes") for one in sums
         ]
-        if all(is_equal(place, position) for place in places):
-            return count
-    return 1
+
+    def start(self) -> list[tirx.Stmt]:
+        """Room for them, filled with what leaves any result as it is."""
+
+        def clear(lane: tirx.Var) -> list[tirx.Stmt]:
+            starts = [tirx.const(_COMBINES[one.combine], one.dtype) for one in self._sums]
+            return [
+                tirx.BufferStore(buffer, start, [lane])
+                for buffer, start in zip(self._buffers, starts)
+            ]
+
+        return [*map(tirx.AllocBuffer, self._buffers), _vector(self.width, clear)]
+
+    def load(self, lane: ir.Expr) -> list[ir.Expr]:
+        """The partial results of a lane."""
+        return [tirx.BufferLoad(buffer, [lane]) for buffer in self._buffers]
+
+    def add(self, lane: ir.Expr, values: list[ir.Expr]) -> list[tirx.Stmt]:
+        """Combine a lane's partial results with further values."""
+        return [
+            tirx.BufferStore(buffer, one.combine(own, value), [lane])
+            for one, buffer, own, value in zip(self._sums, self._buffers, self.load(lane), values)
+        ]
+
+    def strip(self, loop: tirx.For, start: ir.Expr, count: ir.Expr) -> tirx.Stmt:
+        """A number of the loop's steps, `width` at a time."""
+        dtype = loop.loop_var.ty.dtype
+        first = tirx.Var(loop.loop_var.name, dtype)
+
+        def step(lane: tirx.Var) -> list[tirx.Stmt]:
+            at = start + first * tirx.const(self.width, dtype) + lane
+            values = [_at(one.value, loop.loop_var, at) for one in self._sums]
+            stores = [one.store for one in self._sums]
+            rest = [
+                _at(stmt, loop.loop_var, at)
+                for stmt in statements(loop.body)
+                if not any(stmt.same_as(store) for store in stores)
+            ]
+            return [*rest, *self.add(lane, values)]
+
+        return _loop(first, count, _vector(self.width, step))
+
+    def fold_into(self, other: _Lanes) -> tirx.Stmt:
+        """Combine these results with those of fewer lanes."""
+        parts = range(0, self.width, other.width)
+
+        def fold(lane: tirx.Var) -> list[tirx.Stmt]:
+            each = [self.load(lane + tirx.const(part, "int64")) for part in parts]
+            return other.add(lane, self._in_pairs(each))
+
+        return _vector(other.width, fold)
+
+    def finish(self) -> list[tirx.Stmt]:
+        """Combine the results with what the loop accumulates in."""
+        each = [self.load(tirx.const(lane, "int64")) for lane in range(self.width)]
+        return [
+            tirx.BufferStore(
+                one.buffer,
+                one.combine(tirx.BufferLoad(one.buffer, one.store.indices), value),
+                one.store.indices,
+            )
+            for one, value in zip(self._sums, self._in_pairs(each))
+        ]
+
+    def _in_pairs(self, each: list[list[ir.Expr]]) -> list[ir.Expr]:
+        """Combine several lanes' results, each half with the other."""
+        while len(each) > 1:
+            half = len(each) // 2
+            each = [
+                [one.combine(a, b) for one, a, b in zip(self._sums, low, high)]
+                for low, high in zip(each[:half], each[half:])
+            ]
+        return each[0]
 
 
-def split_lanes(sch: s_tir.Schedule, info: SBlockInfo, lanes: int) -> s_tir.schedule.SBlockRV:
-    """Split the reduction into `lanes` partial ones; the block that computes them.
+def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
+    """The nest with its innermost loop in lanes, which are combined after all of it."""
+    *outer, inner = nest
+    variable = inner.loop_var
+    dtype = variable.ty.dtype
+    simplify = sym.Analyzer().simplify
+    long, short = _Lanes(sums, _width(inner)), _Lanes(sums, SHORT)
+    strips = simplify(tirx.floordiv(inner.extent, tirx.const(long.width, dtype)))
+    covered = simplify(strips * tirx.const(long.width, dtype))
+    rest = simplify(inner.extent - covered)
+    short_strips = simplify(tirx.floordiv(rest, tirx.const(SHORT, dtype)))
+    last = simplify(rest - short_strips * tirx.const(SHORT, dtype))
 
-    To be called before anything is moved: rfactor works on blocks at the root only.
-    """
-    block = info.block_rv
-    loops = sch.get_loops(block)
-    reduced = [loop for loop, it in zip(loops, info.iters) if it.kind == "R"]
-    _, lane = sch.split(sch.fuse(*reduced[-contiguous_axes(sch, info) :]), [None, lanes])
-    # The lane becomes the partial buffer's last axis: contiguous.
-    return sch.rfactor(lane, len(sch.get(block).writes[0].source.shape))
+    body = [long.strip(inner, inner.min, strips)]
+    if not _is_zero(short_strips):
+        body.append(short.strip(inner, simplify(inner.min + covered), short_strips))
+    if not _is_zero(last):
+        single = tirx.Var(variable.name, dtype)
+        start = simplify(inner.min + inner.extent - last)
+        body.append(_loop(single, last, _at(inner.body, variable, start + single)))
+    whole = sequence(body)
+    for loop in reversed(outer):
+        whole = with_parts(loop, whole)
+    return tirx.SeqStmt(
+        [*long.start(), *short.start(), whole, long.fold_into(short), *short.finish()]
+    )
 
 
-def vectorize_lanes(sch: s_tir.Schedule, partial: s_tir.schedule.SBlockRV) -> s_tir.schedule.LoopRV:
-    """Make the lanes of `split_lanes` one vector operation; the outermost loop along the row."""
-    axes = [
-        axis
-        for axis, it in enumerate(sch.get(partial).iter_vars)
-        if it.iter_type == tirx.IterVar.CommReduce
-    ]
-    steps = [loop_of(sch, partial, axis) for axis in axes]
-    lane = loop_of(sch, partial, 0)  # rfactor puts the axis that it made in front.
-    sch.reorder(*steps, lane)
-    if not nodes(sch.get(partial).body.value, ir.Call):  # A call or branch would be taken apart.
-        sch.vectorize(lane)
-    return steps[0]
+def _width(loop: tirx.For) -> int:
+    """How many partial results to keep."""
+    calls = nodes(loop.body, ir.Call)
+    most = LANES_OF_FUNCTIONS if any(function_name(c) in FLOAT_FUNCTIONS for c in calls) else LANES
+    if isinstance(loop.extent, tirx.IntImm):
+        while most > int(loop.extent):
+            most //= 2
+    return most
 
 
-def loop_of(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, axis: int
-) -> s_tir.schedule.LoopRV:
-    """The loop that is bound to one axis of the block (wherever moves have put it)."""
-    value = get_sblockrealize(sch, block).iter_values[axis]
-    return next(loop for loop in sch.get_loops(block) if sch.get(loop).loop_var.same_as(value))
+def _is_zero(extent: ir.Expr) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 0
+
+
+def _at(node: Any, variable: tirx.Var, place: ir.Expr) -> Any:
+    """An expression or statement of a loop's body at one step."""
+    return tvm_ffi.structural_map(
+        node, (ir.Var, lambda var: place if var.same_as(variable) else var)
+    )
+
+
+def _loop(variable: tirx.Var, count: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+    zero = tirx.const(0, variable.ty.dtype)
+    return tirx.For(variable, zero, count, tirx.ForKind.SERIAL, body)
+
+
+def _vector(width: int, body: Callable[[tirx.Var], list[tirx.Stmt]]) -> tirx.Stmt:
+    """What a body does in each of so many lanes, as vector operations."""
+    lane = tirx.Var("lane", "int64")
+    extent = tirx.const(width, "int64")
+    if width == 1:
+        return sequence([_at(stmt, lane, tirx.const(0, "int64")) for stmt in body(lane)])
+    zero = tirx.const(0, "int64")
+    return tirx.For(lane, zero, extent, tirx.ForKind.VECTORIZED, sequence(body(lane)))

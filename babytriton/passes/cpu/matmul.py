@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.target import Target
+from tvm.target import Target, codegen
 
 from babytriton.passes.blocks import (
     inline_cheap,
@@ -15,23 +16,57 @@ from babytriton.passes.blocks import (
     is_one,
     is_output,
     is_pointwise,
+    loop_of,
     nodes,
     open_kernel,
     uses,
 )
 from babytriton.passes.cpu.elementwise import PARALLEL, spread
-from babytriton.passes.cpu.lanes import loop_of
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
 
-# A tile of results is held in registers: rows by columns, 16 of the 32 vector registers that
-# AVX-512 has (on AVX2 LLVM splits each vector in two and still keeps most of them).
-TILE_ROWS = 8
-TILE_COLUMNS = 32
-
-VECTOR = 16  # Of float32 in AVX-512.
-
 # Rows of tiles one after another that share a panel of columns while it is in cache.
-TASK_TILES = 8
+TASK_TILES = 16
+
+# Below so many products, one after the other, tiles cost more than they save.
+TILED = 1 << 14
+
+# Below so many, waking the other threads does.
+SHARED = 1 << 17
+
+
+@dataclass(frozen=True)
+class Registers:
+    """A processor's vector registers.
+
+    A tile of results is held in them: two vectors by as many rows as leave room for a row of one
+    operand and an element of the other.
+
+    Attributes:
+        lanes: numbers of float32 in one.
+        count: how many there are.
+    """
+
+    lanes: int
+    count: int
+
+    @classmethod
+    def of(cls, target: Target) -> Registers:
+        """Those of the processor that is compiled for."""
+        for feature, lanes, count in (("avx512f", 16, 32), ("avx", 8, 16), ("neon", 4, 32)):
+            if codegen.llvm_cpu_has_features(feature, target):
+                return cls(lanes, count)
+        return cls(4, 16)
+
+    @property
+    def columns(self) -> int:
+        """Of a tile."""
+        return 2 * self.lanes
+
+    def rows(self, height: int) -> int:
+        """Of a tile: the number that pads least, of two that keep the registers busy."""
+        most = (self.count - 4) // 2 // 2 * 2
+        heights = [size for size in (most, most - 2) if size <= height] or [height]
+        return min(heights, key=lambda size: (-(-height // size) * size, -size))
 
 
 @dataclass(frozen=True)
@@ -66,14 +101,17 @@ class Matmul(ScheduleRule):
         if product is None or not all(is_pointwise(sch, info) for info in before + after):
             return None
         # Operands are read many times: what makes them is computed once, before.
-        before = inline_cheap(sch, before, keep_for=product.info)
+        before = inline_cheap(sch, before, keep_for=[product.info])
         after = inline_cheap(sch, after)
         for nest in pointwise_nests(sch, before):
             spread(sch, nest)
         epilogue = None
         if after and is_read_once(sch, product.info, after[0]):
             epilogue, *after = after
-        if not tile(sch, product, epilogue):
+        if not is_at_least(product.info, TILED):
+            row_after_row(sch, product)
+            after = [epilogue, *after] if epilogue else after
+        elif not tile(sch, product, epilogue, Registers.of(target)):
             return None
         for nest in pointwise_nests(sch, after):
             spread(sch, nest)
@@ -133,13 +171,29 @@ def without_casts(expr: ir.Expr) -> ir.Expr:
     return expr
 
 
-def tile(sch: s_tir.Schedule, product: Contraction, epilogue: SBlockInfo | None) -> bool:
+def row_after_row(sch: s_tir.Schedule, product: Contraction) -> None:
+    """Add up whole rows of results, a multiple of a row of the other operand at a time."""
+    block, kinds = product.info.block_rv, product.info.dom_kind()
+    loops = sch.get_loops(block)
+    reduced = [loop for loop, kind in zip(loops, kinds) if kind == "R"]
+    outer = [
+        loop
+        for axis, (loop, kind) in enumerate(zip(loops, kinds))
+        if kind == "S" and axis != product.column
+    ]
+    sch.reorder(*outer, *reduced, loops[product.column])
+    sch.decompose_reduction(block, reduced[0])
+
+
+def tile(
+    sch: s_tir.Schedule, product: Contraction, epilogue: SBlockInfo | None, registers: Registers
+) -> bool:
     """Compute results in tiles held in registers, and store each tile through the epilogue.
 
     False, with nothing done, where no tile fits.
     """
     block = product.info.block_rv
-    rows, columns = tile_sizes(sch, product)
+    rows, columns = tile_sizes(sch, product, registers)
     if rows * columns == 1:
         return False
     store = None if epilogue is None else epilogue.block_rv
@@ -159,18 +213,20 @@ def tile(sch: s_tir.Schedule, product: Contraction, epilogue: SBlockInfo | None)
     return True
 
 
-def tile_sizes(sch: s_tir.Schedule, product: Contraction) -> tuple[int, int]:
+def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) -> tuple[int, int]:
     """Rows and columns of a tile of results."""
     height = product.info.iters[product.row].dom
     width = product.info.iters[product.column].dom
     if is_matrix_product(sch, product):
         # Padded to whole tiles: any size will do.
-        return min(height, TILE_ROWS), min(-(-width // VECTOR) * VECTOR, TILE_COLUMNS)
-    columns = largest_divisor(width, VECTOR)
-    if columns < VECTOR // 4 and width <= 2 * VECTOR:
+        lanes = registers.lanes
+        return registers.rows(height), min(-(-width // lanes) * lanes, registers.columns)
+    columns = largest_divisor(width, registers.columns)
+    most = registers.rows(height)
+    if columns < registers.lanes // 2 and width <= 2 * registers.columns:
         # No good divisor, but all columns fit: in odd vectors, that take twice the registers.
-        return largest_divisor(height, TILE_ROWS // 2), width
-    return largest_divisor(height, TILE_ROWS), columns
+        return largest_divisor(height, most // 2), width
+    return largest_divisor(height, most), columns
 
 
 def largest_divisor(size: int, limit: int) -> int:
@@ -196,7 +252,7 @@ def pad(
     before = {sch.get(other).name_hint for other in sch.get_producers(block)}
     sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
     for other in sch.get_producers(block):
-        if sch.get(other).name_hint not in before:
+        if sch.get(other).name_hint not in before and is_worth_sharing(sch, other):
             sch.parallel(sch.get_loops(other)[0])
     (copied,) = sch.get_consumers(block)
     return copied
@@ -227,8 +283,13 @@ def pack(sch: s_tir.Schedule, product: Contraction, columns: int) -> None:
     loops = sch.get_loops(copy)
     panel, lane = sch.split(loops[column], [None, columns])
     sch.reorder(*(loops[n] for n in leading), panel, *(loops[n] for n in trailing), lane)
-    if is_at_least(info, PARALLEL):
+    if is_worth_sharing(sch, copy):
         sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
+
+
+def is_worth_sharing(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a copy is large enough for several threads."""
+    return math.prod(int(sch.get(loop).extent) for loop in sch.get_loops(block)) >= PARALLEL
 
 
 def axis_of(index: ir.Expr, variables: list[tirx.Var]) -> int | None:
@@ -258,7 +319,7 @@ def tile_loops(
     panel, j = sch.split(loops[product.column], [None, columns])
     sch.reorder(*outer, task, panel, step, i, j)
     tasks = sch.fuse(*outer, task, panel)
-    if is_at_least(info, PARALLEL):
+    if is_at_least(info, SHARED):
         sch.parallel(tasks)
     return step
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvm import ir, s_tir, tirx
-from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
+from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
@@ -11,14 +11,13 @@ from babytriton.passes.blocks import (
     inline_cheap,
     is_at_least,
     is_pointwise,
+    loop_of,
     nodes,
     open_kernel,
-    reduced_length,
     uses,
 )
 from babytriton.passes.cpu.elementwise import PARALLEL, spread
-from babytriton.passes.cpu.lanes import lane_count, loop_of, split_lanes, vectorize_lanes
-from babytriton.passes.nests import pointwise_nests
+from babytriton.passes.nests import fuse_reduced, pointwise_nests
 
 # Columns that one task reduces: a few cache lines of each row, and accumulators that fit in L1.
 COLUMNS = 256
@@ -82,45 +81,18 @@ def last_spatial(sch: s_tir.Schedule, info: SBlockInfo) -> tirx.Var:
 
 
 def reduce_whole(sch: s_tir.Schedule, info: SBlockInfo) -> None:
-    """Cut into pieces for the threads, each piece in vector lanes."""
-    pieces = piece_count(info)
-    if pieces > 1:
-        info = cut(sch, info, pieces)
-        sch.parallel(sch.get_loops(info.block_rv)[0])
-    lanes = lane_count(sch, info)
-    if lanes > 1:
-        partial = split_lanes(sch, info, lanes)
-        step = vectorize_lanes(sch, partial)
-        sch.decompose_reduction(partial, step)
-        if pieces > 1:
-            sch.reverse_compute_at(info.block_rv, sch.get_loops(partial)[0])
-
-
-def piece_count(info: SBlockInfo) -> int:
-    """Into how many equal pieces to cut the reduction; 1 for none."""
-    length = reduced_length(info)
-    if length is None or not is_at_least(info, PARALLEL):
-        return 1
-    return max(n for n in range(1, PIECES + 1) if length % n == 0)
-
-
-def cut(sch: s_tir.Schedule, info: SBlockInfo, pieces: int) -> SBlockInfo:
-    """Reduce `pieces` parts apart, then their results; the block of the parts, its loops first."""
-    loops = sch.get_loops(info.block_rv)
-    reduced = [loop for loop, it in zip(loops, info.iters) if it.kind == "R"]
-    piece, _ = sch.split(sch.fuse(*reduced), [pieces, None])
+    """Cut a long reduction into pieces for the threads, whose results are then combined."""
+    block = info.block_rv
+    reduced = fuse_reduced(sch, info)
+    if len(reduced) > 1 or not is_at_least(info, PARALLEL):
+        sch.decompose_reduction(block, reduced[0])
+        return
+    piece, _ = sch.split(reduced[0], [PIECES, None])
     part = sch.rfactor(piece, 0)
-    sch.reorder(
-        piece_loop := loop_of(sch, part, 0),
-        *[loop for loop in sch.get_loops(part) if not same_loop(sch, loop, piece_loop)],
-    )
-    return get_sblock_info(sch, part)
-
-
-def same_loop(
-    sch: s_tir.Schedule, left: s_tir.schedule.LoopRV, right: s_tir.schedule.LoopRV
-) -> bool:
-    return bool(sch.get(left).loop_var.same_as(sch.get(right).loop_var))
+    sch.reorder(loop_of(sch, part, 0), loop_of(sch, part, 1))
+    sch.parallel(loop_of(sch, part, 0))
+    sch.decompose_reduction(part, loop_of(sch, part, 1))
+    sch.decompose_reduction(block, sch.get_loops(block)[0])
 
 
 def reduce_columns(sch: s_tir.Schedule, info: SBlockInfo) -> None:

@@ -9,9 +9,11 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_at_least, open_kernel
 from babytriton.passes.cpu.elementwise import PARALLEL
-from babytriton.passes.cpu.lanes import lane_count, split_lanes, vectorize_lanes
-from babytriton.passes.nests import producing_nest
-from babytriton.passes.rows import gather_rows, has_one_result, loops_inside, shared_rows
+from babytriton.passes.nests import fuse_reduced, producing_nest
+from babytriton.passes.rows import gather_rows, has_one_result, loops_inside, row_work
+
+SMALL = PARALLEL
+"""Points that a block may have which runs, on one thread, when all rows are done."""
 
 
 class Rowwise(ScheduleRule):
@@ -27,13 +29,21 @@ class Rowwise(ScheduleRule):
         if kernel is None:
             return None
         sch, infos = kernel
-        infos = inline_cheap(sch, infos)
-        rows = shared_rows(sch, infos)
-        if rows is None or (not rows and is_at_least(infos[0], PARALLEL)):
+        work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
+        if work is None:
             return None
-        nests = [infos] if has_one_result(sch, infos) else row_nests(sch, infos)
+        infos = inline_cheap(sch, infos, keep_for=[infos[n] for n in work.after])
+        work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
+        if work is None or work.before or (not work.rows and is_at_least(infos[0], PARALLEL)):
+            return None
+        on_rows = [infos[n] for n in work.blocks]
+        after = [infos[n] for n in work.after]
+        nests = [on_rows] if has_one_result(sch, on_rows, after) else row_nests(sch, on_rows)
         for nest in nests:
-            schedule_rows(sch, nest, len(rows))
+            schedule_rows(sch, nest, len(work.rows))
+        for info in after:
+            if info.is_reduction():
+                sch.decompose_reduction(info.block_rv, fuse_reduced(sch, info)[0])
         return sch
 
 
@@ -51,22 +61,10 @@ def row_nests(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[list[SBlockI
 
 def schedule_rows(sch: s_tir.Schedule, nest: list[SBlockInfo], axes: int) -> None:
     """One loop over the rows for the whole nest."""
-    blocks = []
-    partials = []
-    for info in nest:
-        lanes = lane_count(sch, info) if info.is_reduction() else 1
-        if lanes > 1:
-            partials.append(split_lanes(sch, info, lanes))
-            blocks.append(partials[-1])
-        blocks.append(info.block_rv)
+    blocks = [info.block_rv for info in nest]
     row = gather_rows(sch, nest, blocks, axes)
     if any(is_at_least(info, PARALLEL) for info in nest):
         sch.parallel(row)
-    steps = [vectorize_lanes(sch, partial) for partial in partials]
-    # Last, since a block and its separate start no longer look like one sound reduction to TVM,
-    # which then refuses to parallelize or vectorize around them.
-    for partial, step in zip(partials, steps):
-        sch.decompose_reduction(partial, step)
     for info in nest:
         if info.is_reduction():
             start_outside(sch, info, row)
@@ -74,6 +72,9 @@ def schedule_rows(sch: s_tir.Schedule, nest: list[SBlockInfo], axes: int) -> Non
 
 def start_outside(sch: s_tir.Schedule, info: SBlockInfo, row: s_tir.schedule.LoopRV) -> None:
     """Set the accumulator before the reduction's loop, not by a test at each of its steps."""
+    if not isinstance(sch.get(info.block_rv).body, tirx.BufferStore):
+        return
+    fuse_reduced(sch, info)
     loops = loops_inside(sch, info.block_rv, row)
-    if loops and isinstance(sch.get(info.block_rv).body, tirx.BufferStore):
+    if loops:
         sch.decompose_reduction(info.block_rv, loops[0])

@@ -15,10 +15,15 @@ from babytriton.passes.blocks import (
     open_kernel,
     reduced_length,
     results,
-    spatial,
 )
 from babytriton.passes.gpu.threads import thread_count
-from babytriton.passes.rows import gather_rows, has_one_result, loops_inside, shared_rows
+from babytriton.passes.rows import (
+    gather_rows,
+    has_one_result,
+    loops_inside,
+    shared_rows,
+    spatial,
+)
 
 WARP = 32
 
@@ -46,7 +51,7 @@ class Rowwise(ScheduleRule):
             return None
         sch, infos = kernel
         infos = inline_cheap(sch, infos)
-        rows = shared_rows(sch, infos)
+        rows = shared_rows([sch.get(info.block_rv) for info in infos])
         if rows is not None and not fits_in_shared(sch, infos, len(rows), target):
             infos = inline_cheap(sch, infos, repeat_calls=True)
         reductions = [info for info in infos if info.is_reduction()]
@@ -77,7 +82,7 @@ def fits_in_shared(sch: s_tir.Schedule, infos: list[SBlockInfo], axes: int, targ
     """Whether the values that a row passes from block to block fit in shared memory."""
     needed = SCRATCH
     for info in infos[:-1]:
-        dims = spatial(info)[axes:]
+        dims = spatial(sch.get(info.block_rv))[axes:]
         if not all(isinstance(dim, int) for dim in dims):
             return False
         needed += math.prod(dims) * sum(DataType(b.dtype).itemsize for b in results(sch, info))

@@ -1,0 +1,153 @@
+"""Scheduled kernels as plain loops, in the form that vectorizes.
+
+A bound that a schedule has written as a condition at every step becomes the loop's bound, and
+loops over the same range that follow each other become one: what the first computes is then still
+in a register when the second reads it.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, ir, s_tir, sym, tirx
+
+from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
+from babytriton.passes.cpu.statements import Effects, Indices, sequence, statements, with_parts
+
+FLATTEN = tvm.transform.Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.LowerOpaqueBlock(),
+    ]
+)
+"""Blocks -> the loops and the memory they stand for."""
+
+
+def plain_loops(mod: IRModule) -> IRModule:
+    """Scheduled kernels -> plain loops, tight and merged, with float reductions in vector lanes."""
+    mod = FLATTEN(mod)
+    functions = {
+        var: _improved(func) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    body = tvm_ffi.structural_map(
+        func.body, [(tirx.Add, _folded), (tirx.Sub, _folded), (tirx.For, _tight)]
+    )
+    # Where two names may stand for the same memory, any order may matter.
+    if func.attrs and func.attrs.get("tirx.noalias", False):
+        body = _merged(body)
+    # What Relax asks of kernels later, it asks of their outermost block.
+    root = s_tir.SBlock([], [], [], "root", in_lanes(body))
+    return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
+
+
+def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:
+    """Sums of integers without the zeros that moving blocks leaves in them."""
+    if not str(node.ty.dtype).startswith("int"):
+        return node
+    if isinstance(node, tirx.Sub) and node.a.same_as(node.b):
+        return tirx.const(0, node.ty.dtype)
+    return node.a + node.b if isinstance(node, tirx.Add) else node.a - node.b
+
+
+def _tight(loop: tirx.For) -> tirx.For:
+    """The loop with what its body asks of the variable as its bound, if that is all it asks.
+
+    Splits by factors that do not divide leave `for i in range(16): if o * 16 + i < n: ...`.
+    """
+    condition = loop.body
+    if not isinstance(condition, tirx.IfThenElse) or condition.else_case is not None:
+        return loop
+    test, variable = condition.condition, loop.loop_var
+    if not isinstance(test, tirx.LT) or uses(test.b, variable):
+        return loop
+    base = sym.Analyzer().simplify(test.a - variable)
+    if uses(base, variable) or loop.kind == tirx.ForKind.VECTORIZED:
+        return loop
+    extent = tirx.Max(tirx.Min(loop.extent, test.b - base), tirx.const(0, variable.ty.dtype))
+    return with_parts(loop, condition.then_case, extent)
+
+
+def _merged(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with one loop for those over one range, at every level."""
+    if isinstance(stmt, tirx.For):
+        return with_parts(stmt, _merged(stmt.body))
+    if not isinstance(stmt, tirx.SeqStmt):
+        return stmt
+    done: list[tirx.Stmt] = []
+    for part in statements(stmt):
+        home = _home(part, done) if isinstance(part, tirx.For) else None
+        if home is None:
+            done.append(part)
+        else:
+            # What stands between the two loops comes before both.
+            done.append(_joined(done.pop(home), part))
+    return sequence([_merged(part) for part in done])
+
+
+def _home(loop: tirx.For, done: list[tirx.Stmt]) -> int | None:
+    """The place of the earlier loop that this one can be merged into; None if there is none."""
+    places = [n for n, other in enumerate(done) if isinstance(other, tirx.For)]
+    if not places or not _may_merge(done[places[-1]], loop):
+        return None
+    own = Effects.of(done[places[-1]])
+    between = [Effects.of(stmt) for stmt in done[places[-1] + 1 :]]
+    is_free = all(stmt.is_known and not own.conflicts(stmt) for stmt in between)
+    return places[-1] if is_free else None
+
+
+def _may_merge(first: tirx.For, second: tirx.For) -> bool:
+    """Whether each step of the second loop may run right after that step of the first."""
+    if not _have_one_range(first, second):
+        return False
+    joint = _joined(first, second)
+    left, right = Effects.of(first.body), Effects.of(_over(first.loop_var, second).body)
+    if not (left.is_known and right.is_known):
+        return False
+    if not all(
+        _are_of_one_step([*left.indices(buffer), *right.indices(buffer)], first.loop_var)
+        for buffer in left.conflicts(right)
+    ):
+        return False
+    return bool(nodes(joint.body, tirx.For)) or vectorizes(joint)
+
+
+def _have_one_range(left: tirx.For, right: tirx.For) -> bool:
+    return (
+        left.kind == right.kind
+        and left.kind in (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+        and not left.annotations
+        and not right.annotations
+        and bool(tvm_ffi.structural_equal(left.min, right.min))
+        and bool(tvm_ffi.structural_equal(left.extent, right.extent))
+    )
+
+
+def _over(variable: tirx.Var, loop: tirx.For) -> tirx.For:
+    """The loop with another variable."""
+    own = loop.loop_var
+    return tvm_ffi.structural_map(loop, (ir.Var, lambda var: variable if var.same_as(own) else var))
+
+
+def _joined(first: tirx.For, second: tirx.For) -> tirx.For:
+    body = statements(first.body) + statements(_over(first.loop_var, second).body)
+    return with_parts(first, tirx.SeqStmt(body))
+
+
+def _are_of_one_step(accesses: list[Indices], variable: tirx.Var) -> bool:
+    """Whether what a step of the loop accesses, no other step does."""
+    first, *others = accesses
+    return any(
+        moves_by_one(index, variable)
+        and all(tvm_ffi.structural_equal(index, other[axis]) for other in others)
+        for axis, index in enumerate(first)
+    )

@@ -1,0 +1,82 @@
+"""What passes over plain loops ask of statements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from tvm import ir, tirx
+
+from babytriton.passes.blocks import nodes
+
+Indices = tuple[ir.Expr, ...]
+
+OPAQUE = (tirx.Evaluate, tirx.While, tirx.AttrStmt, tirx.DeclBuffer)
+
+
+def statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements that run one after the other."""
+    if not isinstance(stmt, tirx.SeqStmt):
+        return [stmt]
+    return [inner for part in stmt.seq for inner in statements(part)]
+
+
+def sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
+    """One statement that runs these one after the other."""
+    return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+
+
+def with_parts(loop: tirx.For, body: tirx.Stmt, extent: ir.Expr | None = None) -> tirx.For:
+    """The loop with another body, and another extent if one is given."""
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent if extent is None else extent,
+        loop.kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+        loop.step,
+        loop.span,
+    )
+
+
+def _by_buffer() -> dict[tirx.Var, list[Indices]]:
+    return defaultdict(list)
+
+
+@dataclass
+class Effects:
+    """What a statement does to memory.
+
+    Attributes:
+        reads: the indices of each read, by buffer.
+        writes: of each write; none for a buffer that is only allocated.
+        is_known: whether that is all it does.
+    """
+
+    reads: dict[tirx.Var, list[Indices]] = field(default_factory=_by_buffer)
+    writes: dict[tirx.Var, list[Indices]] = field(default_factory=_by_buffer)
+    is_known: bool = True
+
+    @classmethod
+    def of(cls, stmt: tirx.Stmt) -> Effects:
+        """The effects of a statement."""
+        found = cls()
+        for load in nodes(stmt, ir.TensorLoad):
+            found.reads[load.source].append(tuple(load.indices))
+        for store in nodes(stmt, tirx.BufferStore):
+            found.writes[store.buffer].append(tuple(store.indices))
+        for allocation in nodes(stmt, tirx.AllocBuffer):
+            found.writes[allocation.buffer].extend(())
+        found.is_known = not any(nodes(stmt, kind) for kind in OPAQUE)
+        return found
+
+    def conflicts(self, later: Effects) -> set[tirx.Var]:
+        """The buffers that make the order of the two matter."""
+        touched = later.reads.keys() | later.writes.keys()
+        return (self.writes.keys() & touched) | (self.reads.keys() & later.writes.keys())
+
+    def indices(self, buffer: tirx.Var) -> list[Indices]:
+        """Of all accesses to the buffer."""
+        return [*self.reads.get(buffer, ()), *self.writes.get(buffer, ())]

@@ -1,0 +1,129 @@
+"""Math functions of float32 by formulas that vectorize, in place of TVM's lowering to libm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+
+from babytriton.passes.blocks import nodes
+from babytriton.passes.cpu.formulas import FORMULAS, Steps
+from babytriton.passes.cpu.statements import sequence
+from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
+
+# What a call is named while TVM lowers the other intrinsics, which repeats their arguments.
+_SET_ASIDE = "babytriton."
+
+
+def _set_aside(call: ir.Call) -> ir.Expr:
+    name = function_name(call)
+    if name not in FORMULAS or not dtype_of(call).startswith("float32"):
+        return call
+    return tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name, *call.args)
+
+
+def _name(call: ir.Call) -> str | None:
+    """The function that was set aside; None for other calls."""
+    name = str(call.args[0].value) if function_name(call) == "call_pure_extern" else ""
+    return name.removeprefix(_SET_ASIDE) if name.startswith(_SET_ASIDE) else None
+
+
+def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
+    """The store, after the steps of the formulas in its value."""
+    statements: list[tirx.Stmt] = []
+
+    def expand(call: ir.Call) -> ir.Expr:
+        name = _name(call)
+        if name is None:
+            return call
+        steps = Steps(dtype_of(call).removeprefix("float32"), statements)
+        return FORMULAS[name](steps, *call.args[1:])
+
+    if nodes(store.value, tirx.Let):  # whose names mean nothing outside
+        return store
+    # What runs under a condition may not run without it: it may read where nothing is.
+    safe = [(store.buffer, store.indices), *_read_always(store.value)]
+
+    def in_guard(call: ir.Call) -> ir.Expr:
+        loads = nodes(call, ir.TensorLoad)
+        if all(_is_beside((load.source, load.indices), safe) for load in loads):
+            return call
+        return _by_library(call)
+
+    def outside(call: ir.Call) -> ir.Expr:
+        is_guard = function_name(call) == "if_then_else"
+        return tvm_ffi.structural_map(call, (ir.Call, in_guard)) if is_guard else call
+
+    value = tvm_ffi.structural_map(store.value, (ir.Call, outside))
+    value = tvm_ffi.structural_map(value, (ir.Call, expand))
+    return sequence([*statements, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+_Place = tuple[tirx.Var, Sequence[ir.Expr]]
+
+
+def _read_always(expr: ir.Expr) -> list[_Place]:
+    """The elements that an expression reads under no condition."""
+    found: list[_Place] = []
+
+    def call(node: ir.Call) -> tvm_ffi.WalkResult | None:
+        if function_name(node) != "if_then_else":
+            return None
+        found.extend(_read_always(node.args[0]))
+        return tvm_ffi.WalkResult.SKIP
+
+    def load(node: ir.TensorLoad) -> None:
+        found.append((node.source, node.indices))
+
+    tvm_ffi.structural_walk(expr, [(ir.Call, call), (ir.TensorLoad, load)], order="pre")
+    return found
+
+
+def _is_beside(place: _Place, others: list[_Place]) -> bool:
+    """Whether it is in bounds if the others are: at the place of one, in a buffer as large."""
+    buffer, indices = place
+    return any(
+        tvm_ffi.structural_equal(indices, known)
+        and tvm_ffi.structural_equal(buffer.ty.shape, other.ty.shape)
+        for other, known in others
+    )
+
+
+def _by_library(call: ir.Call) -> ir.Expr:
+    """A function that was set aside, by the C library."""
+    name = _name(call)
+    if name is None:
+        return call
+    x = call.args[1]
+    one = tirx.const(1, dtype_of(call))
+    if name == "rsqrt":
+        return one / tirx.sqrt(x)
+    if name == "sigmoid":
+        return one / (one + tirx.call_pure_extern(dtype_of(call), "expf", one * -1 * x))
+    return tirx.call_pure_extern(dtype_of(call), f"{name}f", *call.args[1:])
+
+
+def _pass(kind: type, fn: Callable[[Any], Any], name: str) -> tvm.transform.Pass:
+    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
+        return rewrite(mod, kind, fn)
+
+    return tvm.transform.module_pass(run, opt_level=0, name=name)
+
+
+def lower_intrinsics(others: tvm.transform.Pass) -> tvm.transform.Pass:
+    """TVM's lowering of intrinsics, with the formulas in place of those that have one.
+
+    For after TVM's handling of bfloat16, which does not know the formulas' steps.
+    """
+    return tvm.transform.Sequential(
+        [
+            _pass(ir.Call, _set_aside, "babytriton.SetFormulasAside"),
+            others,
+            _pass(tirx.BufferStore, _expanded, "babytriton.ExpandFormulas"),
+            _pass(ir.Call, _by_library, "babytriton.CallLibrary"),
+            tirx.transform.LowerIntrin(),
+        ]
+    )

@@ -1,0 +1,294 @@
+"""Fusion along rows: a reduction with what produces and what consumes it.
+
+TVM fuses what feeds a reduction, but not what reads it: a softmax written by hand is three kernels.
+Where all of them work row by row on the same rows, each row can pass through all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, relax, s_tir, tirx
+from tvm.ir import IRModule
+
+from babytriton.passes.rows import row_work
+
+Accepts = Callable[[tirx.PrimFunc], bool]
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
+_LONGEST = 60  # letters of a kernel's name
+
+
+def fuse_rows(mod: IRModule, accepts: Accepts, small: int) -> IRModule:
+    """Kernels that work on the same rows one after the other -> one kernel.
+
+    Args:
+        mod: a program of calls of fused, unscheduled kernels.
+        accepts: whether there is a schedule for a kernel.
+        small: how many points what runs on the rows' results may have, to join them.
+    """
+    if "vdevice" in mod.global_infos:
+        return mod  # Which kernel is on which device is not known yet.
+    for name in _functions(mod):
+        for number in range(len(_blocks_of(mod, name))):
+            mod = _fused(mod, name, number, accepts, small)
+    return mod
+
+
+def _functions(mod: IRModule) -> list[str]:
+    return [var.name_hint for var, f in mod.functions_items() if isinstance(f, relax.Function)]
+
+
+def _blocks_of(mod: IRModule, name: str) -> list[relax.BindingBlock]:
+    """The blocks of a function; none of one that nothing calls any more, which TVM leaves out."""
+    is_there = name in _functions(mod)
+    return list(mod[name].body.blocks) if is_there else []
+
+
+def _fused(mod: IRModule, name: str, number: int, accepts: Accepts, small: int) -> IRModule:
+    """The program with the kernels of one block of a function fused."""
+    block = mod[name].body.blocks[number]
+    if not isinstance(block, relax.DataflowBlock):
+        return mod
+    var = mod.get_global_var(name)
+    units = _units(mod, block)
+    groups = _groups(units, small)
+    while groups:
+        found, kernels = _with_groups(mod, var, number, units, groups)
+        refused = [n for n, kernel in enumerate(kernels) if not accepts(found[kernel])]
+        if not refused:
+            return found
+        groups = [group for n, group in enumerate(groups) if n not in refused]
+    return mod
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The call of a kernel with the bindings of its single results; or any other binding.
+
+    Attributes:
+        bindings: the call first.
+        needs: the numbers of all units that must run before.
+        blocks: the kernel's, in which the parameters have one name in all units; empty for others.
+    """
+
+    bindings: tuple[relax.Binding, ...]
+    needs: frozenset[int]
+    blocks: tuple[s_tir.SBlock, ...] = ()
+
+
+def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
+    """The units of a block, in an order in which they can run."""
+    parts: list[list[relax.Binding]] = []
+    home: dict[relax.Var, int] = {}  # the unit that binds a variable
+    for binding in block.bindings:
+        value = binding.value
+        source = home.get(value.tuple_value) if isinstance(value, relax.TupleGetItem) else None
+        if source is not None and _is_kernel(parts[source][0]):
+            parts[source].append(binding)
+        else:
+            source = len(parts)
+            parts.append([binding])
+        home[binding.var] = source
+
+    names: dict[relax.Var, tirx.Var] = {}
+    units: list[_Unit] = []
+    for bindings in parts:
+        direct = {home[var] for binding in bindings for var in _read(binding) if var in home}
+        direct.discard(len(units))
+        needs = direct.union(*(units[n].needs for n in direct))
+        units.append(_Unit(tuple(bindings), frozenset(needs), _blocks(mod, bindings, names)))
+    return units
+
+
+def _is_kernel(binding: relax.Binding) -> bool:
+    """Whether the binding calls a kernel, of sizes that its tensors tell."""
+    call = binding.value
+    return (
+        isinstance(binding, relax.VarBinding)
+        and isinstance(call, ir.Call)
+        and call.op == _CALL_TIR
+        and len(call.args) == 2
+        and all(isinstance(argument, relax.Var) for argument in call.args[1].fields)
+    )
+
+
+def _read(binding: relax.Binding) -> list[relax.Var]:
+    return list(relax.analysis.free_vars(binding.value))
+
+
+def _blocks(
+    mod: IRModule, bindings: Sequence[relax.Binding], names: dict[relax.Var, tirx.Var]
+) -> tuple[s_tir.SBlock, ...]:
+    """The blocks of the kernel that is called, if it is nothing but blocks in plain loops.
+
+    Args:
+        mod: has the kernel.
+        bindings: of the unit.
+        names: what stands for each tensor of the program in all kernels; is added to.
+    """
+    if not _is_kernel(bindings[0]):
+        return ()
+    call = bindings[0].value
+    func = mod[call.args[0]]
+    found = _plain_blocks(func)
+    arguments = list(call.args[1].fields)
+    results = [bindings[0].var]
+    if isinstance(call.ty_args[0], ir.TupleType):
+        parts = {binding.value.index: binding.var for binding in bindings[1:]}
+        count = len(call.ty_args[0].fields)
+        results = [parts.get(n) for n in range(count)]
+    own: dict[tirx.Var, tirx.Var] = {}
+    for param, var in zip(func.params, [*arguments, *results]):
+        if var is not None:
+            own[param] = names.setdefault(var, param)
+    return tuple(
+        tvm_ffi.structural_map(block, (ir.Var, lambda var: own.get(var, var))) for block in found
+    )
+
+
+def _plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """The blocks in the order they run; none if there is anything else than blocks in loops."""
+    found: list[s_tir.SBlock] = []
+
+    def collect(stmt: tirx.Stmt) -> bool:
+        if isinstance(stmt, tirx.SeqStmt):
+            return all(collect(part) for part in stmt.seq)
+        if isinstance(stmt, tirx.For):
+            return collect(stmt.body)
+        if isinstance(stmt, s_tir.SBlockRealize):
+            found.append(stmt.block)
+            return True
+        return False
+
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize) or not collect(root.block.body):
+        return []
+    return found
+
+
+def _groups(units: list[_Unit], small: int) -> list[list[int]]:
+    """The numbers of the units to fuse, in running order; only groups of two and more."""
+    groups = [frozenset([number]) for number in range(len(units))]
+    for number, unit in enumerate(units):
+        if not unit.blocks:
+            continue
+        for other in sorted(unit.needs, reverse=True):
+            joint = groups[number] | groups[other]
+            if groups[number] != groups[other] and _fits(units, joint, groups, small):
+                for member in joint:
+                    groups[member] = joint
+    return [sorted(group) for group in dict.fromkeys(groups) if len(group) > 1]
+
+
+def _fits(
+    units: list[_Unit], joint: frozenset[int], groups: list[frozenset[int]], small: int
+) -> bool:
+    """Whether the units work on the same rows, and nothing must run between them."""
+    if not all(units[n].blocks for n in joint):
+        return False
+    before: set[int] = set()
+    more = frozenset().union(*(units[n].needs for n in joint)) - joint
+    while more:
+        before |= more
+        # A group runs as a whole: also what its other members need comes before.
+        together = frozenset().union(*(groups[n] for n in more))
+        more = together.union(*(units[n].needs for n in together)) - joint - before
+    if any(units[n].needs & joint for n in before):
+        return False
+    blocks = [block for n in sorted(joint) for block in units[n].blocks]
+    return row_work(blocks, small) is not None
+
+
+def _with_groups(
+    mod: IRModule, var: ir.GlobalVar, number: int, units: list[_Unit], groups: list[list[int]]
+) -> tuple[IRModule, list[ir.GlobalVar]]:
+    """The program with each group as one kernel; and these kernels."""
+    builder = relax.BlockBuilder(mod)
+    func = mod[var]
+    made: list[ir.GlobalVar] = []
+    bindings: list[relax.Binding] = []
+    for part in _order(units, groups):
+        inside = [binding for n in part for binding in units[n].bindings]
+        if len(part) == 1:
+            bindings += inside
+            continue
+        outside = [b for n, unit in enumerate(units) if n not in part for b in unit.bindings]
+        read = {var for binding in outside for var in _read(binding)}
+        results = [
+            binding.var
+            for binding in inside
+            if binding.var in read or not isinstance(binding.var, relax.DataflowVar)
+        ]
+        bound = {binding.var for binding in inside}
+        arguments = [
+            var
+            for var in dict.fromkeys(var for binding in inside for var in _read(binding))
+            if var not in bound
+        ]
+        made.append(builder.add_func(_function(inside, arguments, results), _name(inside)))
+        bindings += _calling(made[-1], arguments, results)
+    blocks = list(func.body.blocks)
+    blocks[number] = relax.DataflowBlock(bindings)
+    body = relax.SeqExpr(blocks, func.body.body)
+    builder.update_func(
+        var, relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+    )
+    found = relax.transform.FuseTIR()(relax.transform.Normalize()(builder.get()))
+    return found, [found.get_global_var(kernel.name_hint) for kernel in made]
+
+
+def _order(units: list[_Unit], groups: list[list[int]]) -> list[list[int]]:
+    """The units in an order in which they can run, those of a group together."""
+    group_of = {n: group for group in groups for n in group}
+    waiting = list(
+        {id(part): part for n in range(len(units)) for part in [group_of.get(n, [n])]}.values()
+    )
+    done: set[int] = set()
+    order: list[list[int]] = []
+    while waiting:
+        ready = next(p for p in waiting if all(units[n].needs <= done | set(p) for n in p))
+        waiting.remove(ready)
+        done.update(ready)
+        order.append(ready)
+    return order
+
+
+def _function(
+    bindings: list[relax.Binding], arguments: list[relax.Var], results: list[relax.Var]
+) -> relax.Function:
+    """The bindings as a function that becomes one kernel."""
+    names: dict[relax.Var, relax.Var] = {var: relax.Var(var.name, var.ty) for var in arguments}
+    inner = []
+    for binding in bindings:
+        value = tvm_ffi.structural_map(binding.value, (ir.Var, lambda var: names.get(var, var)))
+        kind = relax.Var if binding.var in results else relax.DataflowVar
+        names[binding.var] = kind(binding.var.name, binding.var.ty)
+        inner.append(relax.VarBinding(names[binding.var], value))
+    given = [names[var] for var in results]
+    result = given[0] if len(given) == 1 else relax.Tuple(given)
+    body = relax.SeqExpr([relax.DataflowBlock(inner)], result)
+    func = relax.Function([names[var] for var in arguments], body, result.ty, True)
+    return relax.utils.copy_with_new_vars(func.with_attr("Primitive", True))
+
+
+def _calling(
+    kernel: ir.GlobalVar, arguments: list[relax.Var], results: list[relax.Var]
+) -> list[relax.Binding]:
+    call = relax.Call(kernel, arguments)
+    if len(results) == 1:
+        return [relax.VarBinding(results[0], call)]
+    whole = relax.DataflowVar("rows", relax.TupleType([var.ty for var in results]))
+    parts = [relax.TupleGetItem(whole, n) for n in range(len(results))]
+    return [
+        relax.VarBinding(whole, call),
+        *(relax.VarBinding(var, part) for var, part in zip(results, parts)),
+    ]
+
+
+def _name(bindings: list[relax.Binding]) -> str:
+    calls = [binding.value for binding in bindings if _is_kernel(binding)]
+    names = [call.args[0].name_hint.removeprefix("fused_") for call in calls]
+    return f"fused_{'_'.join(names)}"[:_LONGEST].rstrip("_")

@@ -1,0 +1,144 @@
+"""Fusion along rows: how many kernels there are, and that they compute what torch does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+
+EPS = 1e-6
+
+
+def handwritten_softmax(x):
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def handwritten_rms_norm(x, w):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPS) * w
+
+
+def handwritten_layer_norm(x):
+    d = x - x.mean(-1, keepdim=True)
+    return d * torch.rsqrt((d * d).mean(-1, keepdim=True) + EPS)
+
+
+def softmax_of_product(x, y):
+    return torch.softmax(x * y, -1) * 2
+
+
+def relu_of_norm(x, y):
+    return F.relu(F.layer_norm(x + y, (x.shape[-1],)))
+
+
+def activation_and_norm(x):
+    y = F.gelu(x)
+    return y, F.layer_norm(y, (y.shape[-1],))
+
+
+def norm_of_halves(x, w):
+    y = x.float()
+    return (y * torch.rsqrt((y * y).mean(-1, keepdim=True) + EPS) * w).to(x.dtype)
+
+
+def cross_entropy(x, t):
+    return F.cross_entropy(x, t)
+
+
+def smoothed_loss_sum(x, t):
+    return F.cross_entropy(x, t, reduction="sum", label_smoothing=0.1)
+
+
+def outer_of_sums(x):
+    s = x.sum(-1)
+    return s[:, None] * s[None, :]
+
+
+def around_a_call_of_torch(x):
+    s = x.sum(-1, keepdim=True)
+    return x * s + torch.sort(s, 0).values
+
+
+def columns_then_rows(x):
+    return (x - x.mean(0)).sum(-1)
+
+
+def exact(fn, *args):
+    wide = [
+        x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args
+    ]
+    return fn(*wide)
+
+
+def drawn(*shapes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def kernels(fn, *args):
+    return len(fn.lower(*args).compile().kernels)
+
+
+ONE = [
+    (handwritten_softmax, [(37, 103)]),
+    (handwritten_softmax, [(2, 3, 5, 64)]),
+    (handwritten_softmax, [(103,)]),
+    (handwritten_rms_norm, [(37, 103), (103,)]),
+    (handwritten_layer_norm, [(64, 128)]),
+    (softmax_of_product, [(37, 103), (37, 103)]),
+    (relu_of_norm, [(37, 103), (37, 103)]),
+    (activation_and_norm, [(37, 103)]),
+]
+
+
+@pytest.mark.parametrize(("fn", "shapes"), ONE, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_one_kernel(fn, shapes):
+    args = drawn(*shapes)
+    jitted = bt.jit("cpu")(fn)
+    found, wanted = jitted(*args), exact(fn, *args)
+    assert kernels(jitted, *args) == 1
+    pairs = zip(found, wanted) if isinstance(found, tuple) else [(found, wanted)]
+    for one, other in pairs:
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [handwritten_softmax, relu_of_norm], ids=lambda fn: fn.__name__)
+def test_one_kernel_on_the_gpu(fn):
+    args = drawn(*[(37, 103)] * (2 if fn is relu_of_norm else 1))
+    assert kernels(bt.jit(target=bt.Target("cuda", arch="sm_80"))(fn), *args) == 1
+
+
+def test_half_precision_with_a_weight_is_one_kernel():
+    args = drawn((37, 103), (103,), dtype=torch.bfloat16)
+    jitted = bt.jit("cpu")(norm_of_halves)
+    assert torch.equal(jitted(*args), norm_of_halves(*args))
+    assert kernels(jitted, *args) == 1
+
+
+@pytest.mark.parametrize("fn", [cross_entropy, smoothed_loss_sum], ids=lambda fn: fn.__name__)
+def test_loss_and_its_mean_are_one_kernel(fn):
+    (x,) = drawn((37, 103))
+    t = torch.arange(37) * 2
+    t[5] = -100
+    jitted = bt.jit("cpu")(fn)
+    torch.testing.assert_close(jitted(x, t).double(), exact(fn, x, t), rtol=1e-5, atol=0)
+    assert kernels(jitted, x, t) == 1
+
+
+@pytest.mark.parametrize(
+    "fn", [outer_of_sums, around_a_call_of_torch, columns_then_rows], ids=lambda fn: fn.__name__
+)
+def test_what_needs_other_rows_stays_apart(fn):
+    (x,) = drawn((37, 103))
+    jitted = bt.jit("cpu")(fn)
+    torch.testing.assert_close(jitted(x).double(), exact(fn, x), rtol=1e-4, atol=1e-3)
+    assert kernels(jitted, x) > 1
+
+
+def test_long_single_row_is_shared_out():
+    (x,) = drawn((100_003,))
+    jitted = bt.jit("cpu")(handwritten_softmax)
+    torch.testing.assert_close(jitted(x).double(), exact(handwritten_softmax, x))
+    assert kernels(jitted, x) > 1

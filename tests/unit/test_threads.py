@@ -1,0 +1,83 @@
+"""CPU kernels on torch's threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+import tvm
+
+import babytriton as bt
+from tests.unit.kernels import CPU
+
+
+@bt.jit("cpu")
+def scaled(x):
+    return x * 2 + 1
+
+
+LARGE = torch.arange(1 << 18, dtype=torch.float32).reshape(512, 512)
+
+
+@pytest.fixture
+def threads():
+    """torch's number of threads, which is put back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def count():
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no /proc to count threads in")
+def test_no_threads_but_torchs(threads):
+    threads(3)
+    LARGE * 2  # torch starts its own
+    before = count()
+    assert torch.equal(scaled(LARGE), LARGE * 2 + 1)
+    assert count() == before
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_any_number_of_threads(threads, number):
+    threads(number)
+    assert torch.equal(scaled(LARGE), LARGE * 2 + 1)
+
+
+def test_calls_from_several_threads_at_once(threads):
+    threads(2)
+    scaled(LARGE)
+    wrong = []
+
+    def work(offset):
+        x = LARGE + offset
+        for _ in range(20):
+            if not torch.equal(scaled(x), x * 2 + 1):
+                wrong.append(offset)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_other_users_of_tvm_keep_its_threads():
+    scaled(LARGE)
+
+    @tvm.script.tirx.prim_func(s_tir=True)
+    def barriers(x: tvm.script.tirx.Buffer((64,), "float32")):
+        for i in tvm.script.tirx.parallel(64):
+            with tvm.script.tirx.sblock("x"):
+                v = tvm.script.tirx.axis.spatial(64, i)
+                x[v] = tvm.script.tirx.float32(3)
+
+    built = tvm.compile(barriers, target=CPU)
+    x = torch.zeros(64)
+    built(x)
+    assert torch.equal(x, torch.full((64,), 3.0))

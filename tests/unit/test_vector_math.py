@@ -1,0 +1,161 @@
+"""The CPU's float32 functions against float64, over float32's whole range, and as vector code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import tvm
+
+import babytriton as bt
+from babytriton.passes.cpu.formulas import FORMULAS
+from babytriton.passes.pipeline import LOWERING
+
+STRIDE = 427  # of the 2**32 bit patterns: ten million of them
+SPECIAL = torch.tensor(
+    [
+        *(0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 2.5, -2.5),
+        *(float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 1e-38, -1e-38, 3e38, -3e38),
+        *(88.72283, 88.72284, -87.33655, -103.97208, -103.97209, 16777216.0, -1 + 2**-24),
+    ]
+)
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x)
+
+
+def expm1(x: torch.Tensor) -> torch.Tensor:
+    return torch.expm1(x)
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    return torch.log(x)
+
+
+def log1p(x: torch.Tensor) -> torch.Tensor:
+    return torch.log1p(x)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x)
+
+
+def tanh(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x)
+
+
+def erf(x: torch.Tensor) -> torch.Tensor:
+    return torch.erf(x)
+
+
+def rsqrt(x: torch.Tensor) -> torch.Tensor:
+    return torch.rsqrt(x)
+
+
+def sin(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x)
+
+
+def cos(x: torch.Tensor) -> torch.Tensor:
+    return torch.cos(x)
+
+
+def power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.pow(x, y)
+
+
+# The largest error allowed, in units in the last place.
+UNARY = [
+    (exp, 4),
+    (expm1, 4),
+    (log, 4),
+    (log1p, 4),
+    (sigmoid, 4),
+    (rsqrt, 4),
+    (sin, 4),
+    (cos, 4),
+    (erf, 6),
+    (tanh, 6),
+]
+
+
+def check(found: torch.Tensor, exact: torch.Tensor, limit: float) -> None:
+    """Assert that a float32 result is within so many ulp of a float64 one, ends included."""
+    nearest = exact.float()
+    finite = torch.isfinite(nearest) & torch.isfinite(found)
+    same = (nearest == found) | (nearest.isnan() & found.isnan())
+    assert bool((finite | same).all())
+    size = nearest.abs()
+    ulp = torch.nextafter(size, torch.tensor(float("inf"))).double() - size.double()
+    errors = ((found.double() - exact).abs() / ulp)[finite]
+    assert float(errors.max()) <= limit
+    zero = (nearest == 0) & (found == 0)
+    assert torch.equal(torch.signbit(found[zero]), torch.signbit(nearest[zero]))
+
+
+@pytest.mark.parametrize(("fn", "limit"), UNARY)
+def test_ten_million_numbers(fn: Callable[[torch.Tensor], torch.Tensor], limit: float) -> None:
+    bits = torch.arange(-(2**31), 2**31, STRIDE).to(torch.int32)
+    x = torch.cat([bits.view(torch.float32), SPECIAL])
+    assert x.numel() > 10_000_000
+    check(bt.jit("cpu")(fn)(x), fn(x.double()), limit)
+
+
+def test_ten_million_powers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    count = 3_400_000
+
+    def uniform(low: float, high: float) -> torch.Tensor:
+        return torch.rand(count, generator=generator) * (high - low) + low
+
+    any_bits = torch.randint(-(2**31), 2**31, (count,), generator=generator)
+    bases = [any_bits.to(torch.int32).view(torch.float32), uniform(0, 10), -uniform(0, 10)]
+    exponents = [uniform(-20, 20), uniform(-40, 40), uniform(-20, 20).round()]
+    pairs = torch.cartesian_prod(SPECIAL, SPECIAL)
+    x, y = torch.cat([*bases, pairs[:, 0]]), torch.cat([*exponents, pairs[:, 1]])
+    assert x.numel() > 10_000_000
+    check(bt.jit("cpu")(power)(x, y), torch.pow(x.double(), y.double()), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("fn", [fn for fn, _ in UNARY])
+def test_half_precision_goes_through_float32(fn: Any, dtype: torch.dtype) -> None:
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    x = bits.view(dtype)
+    found, exact = bt.jit("cpu")(fn)(x), fn(x.double())
+    # Rounded twice, to float32 first: half an ulp, and now and then the neighbour of a tie.
+    torch.testing.assert_close(
+        found.double(),
+        exact.to(dtype).double(),
+        rtol=torch.finfo(dtype).eps,
+        atol=torch.finfo(dtype).smallest_normal,
+        equal_nan=True,
+    )
+
+
+MACHINES = {
+    "AVX2": ({"mcpu": "haswell"}, r"v\w+p[sd]\s.*%ymm"),
+    "AVX-512": ({"mcpu": "skylake-avx512"}, r"v\w+p[sd]\s.*%[yz]mm"),
+    "NEON": ({"mcpu": "neoverse-n1", "mtriple": "aarch64-linux-gnu"}, r"fmul\s+v\d+\.[24][sd]"),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("fn", [fn for fn, _ in UNARY] + [power])
+def test_loops_become_vector_code(fn: Any, machine: str) -> None:
+    options, vector = MACHINES[machine]
+    shapes = [bt.Tensor((4096,), "float32")] * (2 if fn is power else 1)
+    scheduled = bt.jit("cpu")(fn).lower(*shapes).schedule()
+    target = tvm.target.Target({"kind": "llvm", **options})
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        built = tvm.compile(scheduled.mod, target=target, tir_pipeline=LOWERING)
+    (kernels,) = built.mod.imports
+    assembly = str(kernels.inspect_source("s"))
+    used = re.findall(vector, assembly) or re.findall(r"fdiv\s+v\d+\.[24][sd]", assembly)
+    assert used
+    called = set(re.findall(r"(?:callq?|bl)\s+(\w+)", assembly))
+    assert not called & {f"{name}{suffix}" for name in FORMULAS for suffix in ("", "f")}
