@@ -11,7 +11,7 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # Lines are counted in the other tests alone: here it would only take time.
 CONFORMANCE := $(addprefix tests/conformance/test_,dtypes.py dynamic.py gpu.py opinfo.py) tests/properties
 
-.PHONY: demo test lint unit conformance exhaustive clean
+.PHONY: demo test lint unit conformance exhaustive bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/quickstart.py
@@ -33,6 +33,11 @@ conformance: $(INSTALLED)
 # All of torch's own samples, and nvcc on every kernel: more than a change needs while it is made.
 exhaustive: $(INSTALLED)
 	$(TEST) $(CONFORMANCE) -m exhaustive $(PYTEST_ARGS)
+
+# Other compilers to compare with come into the same environment.
+bench: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks.cpu --results benchmarks/results $(CASES)
 
 # torch goes first and pinned: a plain `torch` would take a build with gigabytes of CUDA.
 $(INSTALLED): pyproject.toml constraints.txt

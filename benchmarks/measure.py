@@ -1,0 +1,93 @@
+"""Timing several ways to compute the same, in turns, so that a noisy machine is fair to all."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+ROUNDS = 15
+SHORTEST = 0.02  # seconds that a timing lasts
+
+
+@dataclass(frozen=True)
+class Way:
+    """A function and what it is called with.
+
+    A call by way of another function would add its own time to that of a microsecond.
+    """
+
+    fn: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+    def __call__(self) -> Any:
+        return self.fn(*self.arguments)
+
+    def seconds(self, calls: int) -> float:
+        """Of one call, as the mean of several."""
+        fn, arguments = self.fn, self.arguments
+        start = time.perf_counter()
+        for _ in range(calls):
+            fn(*arguments)
+        return (time.perf_counter() - start) / calls
+
+    def calls(self) -> int:
+        """How many calls a timing needs to last long enough."""
+        self.seconds(1)
+        return max(1, int(SHORTEST / max(self.seconds(1), 1e-7)))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call of each way, medians over the rounds."""
+
+    seconds: Mapping[str, float]
+
+    def ratio(self, other: str, ours: str = "ours") -> float | None:
+        """How many times longer the other way takes than ours; None where it was not timed."""
+        found = self.seconds.get(other)
+        return None if found is None else found / self.seconds[ours]
+
+
+def in_turns(ways: Mapping[str, Way], rounds: int = ROUNDS) -> Timing:
+    """Time each way, one after the other, round after round.
+
+    Args:
+        ways: by name, each of which has been called before.
+        rounds: how often each is timed.
+    """
+    calls = {name: way.calls() for name, way in ways.items()}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            found[name].append(way.seconds(calls[name]))
+    return Timing({name: statistics.median(seconds) for name, seconds in found.items()})
+
+
+def check(name: str, found: Any, exact: torch.Tensor, dtype: torch.dtype) -> None:
+    """Refuse a result that is not what torch computes in float64, rounded.
+
+    Args:
+        name: of what is checked.
+        found: a tensor, or what becomes one.
+        exact: computed in float64.
+        dtype: that the result was computed in.
+
+    Raises:
+        AssertionError: it differs by more than a hundred roundings of the largest number.
+    """
+    if not exact.is_floating_point():
+        assert torch.equal(torch.as_tensor(found), exact), name
+        return
+    epsilon = torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        torch.as_tensor(found).double(),
+        exact,
+        rtol=100 * epsilon,
+        atol=100 * epsilon * max(1.0, exact.abs().max().item()),
+        msg=lambda text: f"{name}: {text}",
+    )
