@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,18 +19,16 @@ from babytriton.frontend import lowering
 from babytriton.frontend.callee import name_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.dimensions import Dimensions
-from babytriton.frontend.program import Computed, Hidden, Input, reader
-from babytriton.frontend.signature import ConstSpec, Parameters, Signature, TensorSpec, leaves_of
+from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
-from babytriton.ops.fallback import Fallback, TorchCall
+from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
-from babytriton.passes import pipeline
-from babytriton.passes.single_kernel import single_kernel
-from babytriton.runtime import cuda, executable, interop
-from babytriton.runtime.direct import LARGE, DirectLauncher, Shortcut, like
-from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill, require_device
+from babytriton.passes import lines, pipeline
+from babytriton.running import Runner
+from babytriton.runtime import cuda, executable
+from babytriton.runtime.direct import Shortcut
+from babytriton.runtime.dispatch import require_device
 from babytriton.targets import Target
-from babytriton.types import DTYPES
 
 KINDS = {
     "cpu": ("ast", "python", "relax", "tir", "llvm", "asm"),
@@ -40,6 +37,27 @@ KINDS = {
 """The kinds of source that a function for each kind of target can show."""
 
 SOURCE_KINDS = frozenset(kind for kinds in KINDS.values() for kind in kinds)
+
+
+class Kernel(str):
+    """The name of a TensorIR function of a program.
+
+    Attributes:
+        lines: of the user's, that the function computes: texts "file:line".
+    """
+
+    __slots__ = ("lines",)
+    lines: tuple[str, ...]
+
+
+def kernels_of(mod: IRModule) -> tuple[Kernel, ...]:
+    """The TensorIR functions of a program."""
+    found = []
+    for var, func in mod.functions_items():
+        if isinstance(func, PrimFunc):
+            found.append(kernel := Kernel(var.name_hint))
+            kernel.lines = lines.of_kernel(func)
+    return tuple(found)
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,10 +152,9 @@ class Scheduled:
     mod: IRModule
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """The names of the TensorIR functions, a kernel or more each."""
-        functions = self.mod.functions_items()
-        return tuple(var.name_hint for var, fn in functions if isinstance(fn, PrimFunc))
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The TensorIR functions, by their names; each knows the lines that it covers."""
+        return kernels_of(self.mod)
 
     def __repr__(self) -> str:
         lowered = self.lowered
@@ -180,8 +197,8 @@ class Compiled:
         return self.scheduled.lowered.fallbacks
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """The names of the TensorIR functions, a kernel or more each."""
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The TensorIR functions, by their names; each knows the lines that it covers."""
         return self.scheduled.kernels
 
     @property
@@ -273,121 +290,12 @@ class Compiled:
         Args:
             arguments: of a call that this is the program for, in the order of its parameters.
         """
-        return self._runner.shortcut(arguments)
+        return self._runner.shortcut(arguments, self.guards)
 
     @cached_property
-    def _runner(self) -> _Runner:
-        return _Runner(self)
-
-
-class _Runner:
-    """Takes the leaves of a call to the program's parameters, and its outputs to the result."""
-
-    def __init__(self, compiled: Compiled) -> None:
-        lowered = compiled.scheduled.lowered
-        self._compiled = compiled
-        self._device, *_ = lowered.lowering.devices
-        self._launcher = _launcher(compiled)
-        self._result = lowered.lowering.result
-        self._writes = lowered.lowering.writes
-        paths = [leaf.path for leaf in lowered.signature.leaves()]
-        self._inputs = [_input(input, paths) for input in lowered.lowering.inputs]
-        self._sizes = lowered.lowering.sizes
-
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        sizes = None if self._sizes is None else self._sizes.of(leaves)
-        parameters = [
-            read.of(sizes or {}) if isinstance(read, Computed) else read(leaves)
-            for _, read in self._inputs
-        ]
-        for (path, _), parameter in zip(self._inputs, parameters):
-            if isinstance(parameter, torch.Tensor):
-                check_tensor(path, parameter, self._device)
-        if self._writes:
-            self._check_writes(parameters)
-        read = [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
-        outputs = self._launcher(read)
-        for write in self._writes:
-            parameters[write.input].copy_(outputs[write.index])
-        return self._filled(parameters, outputs, sizes or {})
-
-    def _filled(
-        self, parameters: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
-    ) -> Any:
-        """The result of a call."""
-
-        def leaf(place: lowering.Output | lowering.Returned | Computed) -> Any:
-            if isinstance(place, lowering.Returned):
-                return parameters[place.input]
-            if isinstance(place, Computed):
-                return place.of(sizes)
-            output = outputs[place.index]
-            return output.item() if place.is_float else output
-
-        return fill(self._result, leaf, (lowering.Output, lowering.Returned, Computed))
-
-    def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
-        lowered, launcher = self._compiled.scheduled.lowered, self._launcher
-        inputs = [input for input in lowered.lowering.inputs if isinstance(input, int)]
-        if self._writes or self._sizes is not None or len(inputs) < len(self._inputs):
-            return None
-        fixed = [isinstance(spec, ConstSpec) for spec in lowered.signature.specs]
-        if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
-            return None
-        leaves = [i for i, x in enumerate(arguments) if isinstance(x, (torch.Tensor, float))]
-        order = [leaves[input] for input in inputs]
-        admits = like(arguments, self._compiled.guards)
-        if admits is None:
-            return None
-        launch = None
-        if isinstance(launcher, DirectLauncher) and self._result == lowering.Output(0):
-            launch = launcher.launch_one(order, len(arguments))
-
-        def run(*given: Any) -> Any:
-            parameters = [given[i] for i in order]
-            return self._filled(parameters, launcher(parameters), {})
-
-        return Shortcut(admits, launch or run)
-
-    def _check_writes(self, parameters: Sequence[Any]) -> None:
-        """Refuse tensors that the program would not write to as torch does."""
-        for write in self._writes:
-            path, target = self._inputs[write.input][0], parameters[write.input]
-            others = [
-                (other, parameter)
-                for i, ((other, _), parameter) in enumerate(zip(self._inputs, parameters))
-                if i != write.input and isinstance(parameter, torch.Tensor)
-            ]
-            check_target(path, target, others, write.contiguous)
-
-
-def _launcher(compiled: Compiled) -> Launcher | DirectLauncher:
-    """What runs the program: a kernel that is alone needs no virtual machine."""
-    lowered = compiled.scheduled.lowered.lowering
-    device, *others = lowered.devices
-    kernel = None if others else single_kernel(compiled.scheduled.mod, lowered.entry)
-    if kernel is not None:
-        outputs = [(shape, _DTYPES[dtype]) for shape, dtype in kernel.outputs]
-        if sum(math.prod(shape) * dtype.itemsize for shape, dtype in outputs) < LARGE:
-            function = compiled.executable.kernel(kernel.name)
-            return DirectLauncher(function, kernel.arguments, outputs, kernel.results, device)
-    return Launcher(compiled.executable, lowered.devices)
-
-
-_DTYPES = {dtype.name: dtype.torch for dtype in DTYPES}
-
-
-def _input(
-    input: Input, paths: Sequence[str]
-) -> tuple[str, Callable[[Sequence[Any]], Any] | Computed]:
-    """What the user calls an input of the program, and how a call reads it."""
-    if isinstance(input, Computed):
-        return "", input
-    if isinstance(input, TorchCall):
-        function = interop.packed(input)
-        return "", lambda leaves: function
-    path = input.place.path if isinstance(input, Hidden) else paths[input]
-    return path, reader(input)
+    def _runner(self) -> Runner:
+        scheduled = self.scheduled
+        return Runner(scheduled.lowered.lowering, self.signature, scheduled.mod, self.executable)
 
 
 def _cuda_arch(target: Target) -> str:

@@ -182,6 +182,13 @@ class Case:
             drawn[1] = torch.arange(rows) * 7 % classes
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in drawn)
 
+    def magnitude(self) -> float:
+        """What rounding errors of a sum are measured by; 0 for what is no sum."""
+        if self.fn not in (total, row_sums, column_sums, cumsum):
+            return 0.0
+        (x,) = self.arguments()
+        return self.fn(x.double().abs()).max().item()
+
 
 def _elementwise() -> list[Case]:
     sizes = {"4K": (4096, 5, 6), "64K": (65536, 2, 2), "1M": (1 << 20, 1.9, 1.6)}

@@ -73,7 +73,7 @@ def measured(case: Case, others: Sequence[str]) -> Row:
         if name in others:
             ways[name] = Way(way)
     for name, way in ways.items():
-        check(f"{case.name}, {name}", way(), exact, case.dtype)
+        check(f"{case.name}, {name}", way(), exact, case.dtype, case.magnitude())
     return Row(case, in_turns(ways))
 
 

@@ -68,7 +68,9 @@ def in_turns(ways: Mapping[str, Way], rounds: int = ROUNDS) -> Timing:
     return Timing({name: statistics.median(seconds) for name, seconds in found.items()})
 
 
-def check(name: str, found: Any, exact: torch.Tensor, dtype: torch.dtype) -> None:
+def check(
+    name: str, found: Any, exact: torch.Tensor, dtype: torch.dtype, magnitude: float = 0.0
+) -> None:
     """Refuse a result that is not what torch computes in float64, rounded.
 
     Args:
@@ -76,9 +78,11 @@ def check(name: str, found: Any, exact: torch.Tensor, dtype: torch.dtype) -> Non
         found: a tensor, or what becomes one.
         exact: computed in float64.
         dtype: that the result was computed in.
+        magnitude: of the largest sum of absolute values, where numbers are added up.
 
     Raises:
-        AssertionError: it differs by more than a hundred roundings of the largest number.
+        AssertionError: it differs by more than a hundred roundings of the largest number, or one
+            of that sum.
     """
     if not exact.is_floating_point():
         assert torch.equal(torch.as_tensor(found), exact), name
@@ -88,6 +92,6 @@ def check(name: str, found: Any, exact: torch.Tensor, dtype: torch.dtype) -> Non
         torch.as_tensor(found).double(),
         exact,
         rtol=100 * epsilon,
-        atol=100 * epsilon * max(1.0, exact.abs().max().item()),
+        atol=epsilon * max(100 * max(1.0, exact.abs().max().item()), magnitude),
         msg=lambda text: f"{name}: {text}",
     )

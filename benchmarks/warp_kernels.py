@@ -9,6 +9,7 @@ import torch
 import warp as wp
 
 wp.config.quiet = True
+wp.init()
 ARRAY = wp.array(dtype=wp.float32)
 
 

@@ -22,6 +22,7 @@ LAYERS = (
     {"errors", "ops", "targets"},
     {"tensor", "device"},
     {"frontend", "passes", "runtime"},
+    {"running"},
     {"stages"},
     {"specializations"},
     {"kernel_stages"},
@@ -30,7 +31,7 @@ LAYERS = (
     {"__init__", "__main__", "integrations"},
 )
 ALONE = {"frontend", "passes", "runtime"}
-TVM = ("ops", "targets", "passes", "runtime", "stages", "kernel_stages", "__init__")
+TVM = ("ops", "targets", "passes", "runtime", "running", "stages", "kernel_stages", "__init__")
 TVM_IN_FRONTEND = {"kernel", "lowering"}
 
 

@@ -16,7 +16,6 @@ from tvm.ir import PrimType, Var
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
 
-from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.emission import OPAQUE, Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
@@ -67,8 +66,6 @@ class Builder(Emission):
     ) -> None:
         super().__init__(device, target, symbols)
         self.table = table
-        self.span: Span | None = None
-        """The user's expression being compiled."""
         self.fallbacks: list[Fallback] = []
         self.on_number: Callable[[torch.SymFloat], Scalar] = constant
         """Declares a parameter for a float that is computed from symbolic sizes at the call."""
@@ -346,7 +343,7 @@ class Builder(Emission):
                     built = op.decompose(*args, **kwargs)
         finally:
             self._depth -= 1
-        exprs = [_bound(x) for x in (built if isinstance(built, (tuple, list)) else [built])]
+        exprs = [self._bound(x) for x in (built if isinstance(built, (tuple, list)) else [built])]
         self.rows.append(op)
         return exprs
 
@@ -411,12 +408,11 @@ class Builder(Emission):
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
 
+    def _bound(self, part: Any) -> relax.Expr:
+        """What a row built, as a variable; one that hands an operand through stays that operand."""
+        expr = part.expr if isinstance(part, Value) else part
+        return expr if isinstance(expr, Var) else self.emit(expr)
+
 
 def _as_dim(size: torch.SymInt) -> Dim:
     return Dim(size_text(size), 2)
-
-
-def _bound(part: Any) -> relax.Expr:
-    """What a row built, as a variable; one that hands an operand through stays that operand."""
-    expr = part.expr if isinstance(part, Value) else part
-    return expr if isinstance(expr, Var) else R.emit(expr)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tvm import relax, te, tirx
 
+from babytriton.ops.choice import keep_convolution
 from babytriton.ops.contraction import require_one_number_dtype
 from babytriton.ops.numerics import opmath
 from babytriton.ops.site import Site, compute
@@ -63,6 +64,7 @@ def _convolution(rank: int) -> Callable[..., Any]:
         groups: int = 1,
     ) -> Any:
         dtype = opmath(require_one_number_dtype(input, weight, bias))
+        keep_convolution(site, input, weight)
         steps, apart = each(stride, rank), each(dilation, rank)
         if padding == "same":
             around = [d * (k - 1) for d, k in zip(apart, weight.meta.shape[2:])]
@@ -98,6 +100,7 @@ def _transposed(rank: int) -> Callable[..., Any]:
     ) -> Any:
         """``output_padding`` only makes the result larger, so its shape tells all of it."""
         dtype = opmath(require_one_number_dtype(input, weight, bias))
+        keep_convolution(site, input, weight)
         sizes = site.shape[-rank:]
         windows = [
             _Taps(*dimension)

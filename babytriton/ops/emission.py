@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 from tvm.ir import PrimType, Type
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import ir as I
 
+from babytriton.diagnostics import Span
 from babytriton.ops.fallback import TORCH_CALL, TorchCall
 from babytriton.ops.functions import closed, from_te
 from babytriton.ops.meta import meta_of
@@ -41,6 +42,8 @@ class Emission:
         self.symbols = symbols
         self.device = device
         """Where the call that is being emitted runs."""
+        self.span: Span | None = None
+        """The user's expression being compiled."""
         self.placement = Placement(device, target)
         self.on_torch_call: Callable[[TorchCall], None] = lambda call: None
         """Told of each fallback as its parameter is declared."""
@@ -54,7 +57,11 @@ class Emission:
         return meta_of(type, self.symbols)
 
     def emit(self, expr: relax.Expr) -> relax.Var:
-        """Bind a Relax expression to a variable."""
+        """Bind a Relax expression, which is of the user's line, to a variable."""
+        if isinstance(expr, relax.Call) and self.span is not None:
+            at = self.span
+            place = ir.Span(ir.SourceName(at.path), at.line, at.end_line, at.column, at.end_column)
+            expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)
         return R.emit(expr)
 
     def emit_te(
@@ -88,7 +95,7 @@ class Emission:
         if inputs:  # what is made of nothing is made where it is read
             types = [self.placement.annotated(type, self.device) for type in types]
         out = types if len(types) > 1 else types[0]
-        return R.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
+        return self.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
 
     def unique(self, name: str) -> str:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""

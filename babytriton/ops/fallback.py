@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ import torch
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
-from babytriton.ops.trees import map_leaves
-from babytriton.ops.value import Scalar, Value, map_values
+from babytriton.ops.trees import leaves_in, map_leaves
+from babytriton.ops.value import Scalar, Value, map_values, values_in
 from babytriton.types import Dim, TensorType
 
 TORCH_CALL = "babytriton.torch_call"
@@ -63,21 +64,44 @@ class TorchCall:
             RuntimeError: torch gives another type than the program was compiled for.
         """
         numbers = dict(zip(self.sizes, map(int, given)))
-        tensors = iter(given[len(self.sizes) :])
-
-        def fill(value: Value) -> Any:
-            # A Python number of the run time travels as a tensor of one element.
-            return next(tensors).item() if isinstance(value, Scalar) else next(tensors)
 
         def size(dim: Dim) -> int:
             return numbers[dim.name]
 
-        args, kwargs = map_leaves(map_values((self.args, dict(self.kwargs)), fill), Dim, size)
+        args, kwargs = self._filled(given[len(self.sizes) :], size)
         with torch.no_grad():
-            found = tensors_of(apply(self.fn, args, kwargs))
+            result = apply(self.fn, args, kwargs)
+        found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
         for tensor, type in zip(found, self.results):
+            if tensor.shape == type.shape and tensor.dtype == type.dtype:
+                continue
             expected = replace(type, shape=map_leaves(type.shape, Dim, size))
             ours = TensorType.of(tensor)
             if ours != expected:
                 raise RuntimeError(f"torch gave {ours} where {expected} was expected")
         return found
+
+    def _filled(
+        self, tensors: Sequence[Any], size: Callable[[Dim], int]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with their tensors and sizes."""
+        if self._leading is not None:
+            return (*tensors, *self.args[self._leading :]), dict(self.kwargs)
+        rest = iter(tensors)
+
+        def fill(value: Value) -> Any:
+            # A Python number of the run time travels as a tensor of one element.
+            return next(rest).item() if isinstance(value, Scalar) else next(rest)
+
+        filled = map_leaves(map_values((self.args, dict(self.kwargs)), fill), Dim, size)
+        return filled[0], filled[1]
+
+    @cached_property
+    def _leading(self) -> int | None:
+        """How many arguments in front are tensors, if no other is one, nor has one or a size."""
+        leading = 0
+        while leading < len(self.args) and type(self.args[leading]) is Value:
+            leading += 1
+        rest = (self.args[leading:], dict(self.kwargs))
+        others = values_in(rest) or leaves_in(rest, Dim)
+        return None if others else leading

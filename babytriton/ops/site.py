@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tvm import relax, te, tirx
 from tvm.ir import Type
-from tvm.relax.script import builder as R
 
 from babytriton.ops import numerics
 from babytriton.ops.meta import meta_of
@@ -82,7 +81,7 @@ class Site:
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind a Relax expression to a variable."""
-        return R.emit(expr)
+        return self.builder.emit(expr)
 
     def te(self, name: str, fn: Callable[..., Any], *inputs: relax.Expr) -> relax.Var:
         """Emit a tensor expression as one TensorIR function.

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 from tvm.ir import IRModule
 
+from babytriton.passes import lines
 from babytriton.passes.rows import row_work
 
 Accepts = Callable[[tirx.PrimFunc], bool]
@@ -209,6 +210,7 @@ def _with_groups(
     builder = relax.BlockBuilder(mod)
     func = mod[var]
     made: list[ir.GlobalVar] = []
+    covered: dict[ir.GlobalVar, list[str]] = {}
     bindings: list[relax.Binding] = []
     for part in _order(units, groups):
         inside = [binding for n in part for binding in units[n].bindings]
@@ -229,6 +231,8 @@ def _with_groups(
             if var not in bound
         ]
         made.append(builder.add_func(_function(inside, arguments, results), _name(inside)))
+        kernels = [binding.value.args[0] for binding in inside if _is_kernel(binding)]
+        covered[made[-1]] = [line for kernel in kernels for line in lines.of_kernel(mod[kernel])]
         bindings += _calling(made[-1], arguments, results)
     blocks = list(func.body.blocks)
     blocks[number] = relax.DataflowBlock(bindings)
@@ -237,6 +241,7 @@ def _with_groups(
         var, relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
     )
     found = relax.transform.FuseTIR()(relax.transform.Normalize()(builder.get()))
+    found = lines.attached(found, {kernel.name_hint: covered[kernel] for kernel in made})
     return found, [found.get_global_var(kernel.name_hint) for kernel in made]
 
 

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.ir import IRModule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import cpu, devices, gpu
+from babytriton.passes import cpu, devices, gpu, lines
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.alignment import any_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
@@ -23,18 +23,19 @@ from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
 
-FUSE = (
+GROUP = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
     relax.transform.DeadCodeElimination(),
-    relax.transform.LegalizeOps(),
+    lines.kept_by(relax.transform.LegalizeOps()),
     relax.transform.AnnotateTIROpPattern(),
     relax.transform.FoldConstant(),
     relax.transform.FuseOps(),
-    relax.transform.FuseTIR(),
-    relax.transform.DeadCodeElimination(),
 )
-"""One TensorIR function for each group of operators that fuse."""
+"""A function for each group of operators that fuse."""
+
+MERGE = (relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
+"""One TensorIR function for each group."""
 
 RULES = {"cpu": cpu.RULES, "cuda": gpu.RULES}
 """The schedule rules of each kind of target, tried in order."""
@@ -68,7 +69,9 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
     device = tvm_target(target)
     rule, small = ROWS[devices.KINDS[device.kind.name]]
     with device:
-        mod = tvm.transform.Sequential(FUSE)(mod)
+        groups = tvm.transform.Sequential(GROUP)(mod)
+        mod = tvm.transform.Sequential(MERGE)(groups)
+    mod = lines.attached(mod, lines.of_groups(groups))
 
     def accepts(kernel: tirx.PrimFunc) -> bool:
         return first_fit(kernel, "rows", (rule,), device) is not None

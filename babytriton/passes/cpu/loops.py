@@ -59,19 +59,25 @@ def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:
     return node.a + node.b if isinstance(node, tirx.Add) else node.a - node.b
 
 
-def _tight(loop: tirx.For) -> tirx.For:
+def _tight(loop: tirx.For) -> tirx.Stmt:
     """The loop with what its body asks of the variable as its bound, if that is all it asks.
 
-    Splits by factors that do not divide leave `for i in range(16): if o * 16 + i < n: ...`.
+    Splits by factors that do not divide leave `for i in range(16): if o * 16 + i < n: ...`, with
+    other loops between the two. What is asked of other variables is asked before the loop.
     """
     condition = loop.body
     if not isinstance(condition, tirx.IfThenElse) or condition.else_case is not None:
         return loop
     test, variable = condition.condition, loop.loop_var
-    if not isinstance(test, tirx.LT) or uses(test.b, variable):
+    reads = [*nodes(test, ir.TensorLoad), *nodes(test, ir.Call)]
+    if not isinstance(test, tirx.LT) or reads or loop.kind == tirx.ForKind.VECTORIZED:
+        return loop
+    if not uses(test, variable):
+        return tirx.IfThenElse(test, with_parts(loop, condition.then_case), None)
+    if uses(test.b, variable):
         return loop
     base = sym.Analyzer().simplify(test.a - variable)
-    if uses(base, variable) or loop.kind == tirx.ForKind.VECTORIZED:
+    if uses(base, variable):
         return loop
     extent = tirx.Max(tirx.Min(loop.extent, test.b - base), tirx.const(0, variable.ty.dtype))
     return with_parts(loop, condition.then_case, extent)

@@ -10,6 +10,7 @@ from tvm.target import Target
 from babytriton.passes.blocks import (
     inline_cheap,
     is_at_least,
+    is_one,
     is_pointwise,
     loop_of,
     nodes,
@@ -21,6 +22,12 @@ from babytriton.passes.nests import fuse_reduced, pointwise_nests
 
 # Columns that one task reduces: a few cache lines of each row, and accumulators that fit in L1.
 COLUMNS = 256
+
+# Columns whose sums fit in L1, beside the rows that pass through it.
+FEW_COLUMNS = 4096
+
+# Pieces that the rows are cut into where there are so few columns.
+ROW_PIECES = 8
 
 # Pieces that a long reduction is cut into, for threads to work on. A fixed number, not the
 # machine's: sums then come out the same on every machine.
@@ -96,7 +103,10 @@ def reduce_whole(sch: s_tir.Schedule, info: SBlockInfo) -> None:
 
 
 def reduce_columns(sch: s_tir.Schedule, info: SBlockInfo) -> None:
-    """Accumulate a strip of columns at once, row after row."""
+    """Accumulate columns side by side, row after row: strips of them, or pieces of the rows."""
+    if is_at_least(info, PARALLEL) and is_few_columns(info):
+        reduce_pieces(sch, info)
+        return
     block = info.block_rv
     loops = sch.get_loops(block)
     kinds = info.dom_kind()
@@ -108,6 +118,48 @@ def reduce_columns(sch: s_tir.Schedule, info: SBlockInfo) -> None:
     if is_at_least(info, PARALLEL):
         sch.parallel(task)
     sch.decompose_reduction(block, reduced[0])
+
+
+def is_few_columns(info: SBlockInfo) -> bool:
+    """Whether the sums of all columns fit in L1, and there are enough rows to share out."""
+    columns = [it.dom for it in info.iters if it.kind == "S" and not is_one(it.dom)]
+    reduced = [it.dom for it in info.iters if it.kind == "R" and not is_one(it.dom)]
+    return (
+        len(columns) == 1
+        and len(reduced) == 1
+        and all(isinstance(n, int) for n in columns + reduced)
+        and columns[0] <= FEW_COLUMNS
+        and reduced[0] >= 2 * ROW_PIECES
+    )
+
+
+def reduce_pieces(sch: s_tir.Schedule, info: SBlockInfo) -> None:
+    """Give each thread whole rows, which lie in memory one after the other."""
+    block = info.block_rv
+    (axis,) = [n for n, it in enumerate(info.iters) if it.kind == "R" and not is_one(it.dom)]
+    piece, _ = sch.split(sch.get_loops(block)[axis], [ROW_PIECES, None])
+    part = sch.rfactor(piece, 0)
+    rows, columns = reduced_and_others(sch, part)
+    piece, *columns = columns
+    sch.reorder(piece, *rows, *columns)
+    sch.parallel(piece)
+    sch.decompose_reduction(part, rows[0])
+    pieces, columns = reduced_and_others(sch, block)  # to be reduced are the pieces' results
+    sch.reorder(*pieces, *columns)
+    sch.decompose_reduction(block, pieces[0])
+
+
+def reduced_and_others(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV
+) -> tuple[list[s_tir.schedule.LoopRV], list[s_tir.schedule.LoopRV]]:
+    """The loops over the axes that are reduced and over the others, but for those of length 1."""
+    reduced: list[s_tir.schedule.LoopRV] = []
+    others: list[s_tir.schedule.LoopRV] = []
+    for number, it in enumerate(sch.get(block).iter_vars):
+        if int(it.dom.extent) > 1:
+            is_reduced = it.iter_type == tirx.IterVar.CommReduce
+            (reduced if is_reduced else others).append(loop_of(sch, block, number))
+    return reduced, others
 
 
 def strip_width(info: SBlockInfo) -> int:

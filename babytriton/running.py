@@ -1,0 +1,145 @@
+"""Calls of a compiled program: its inputs read, its kernels run, its result put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tvm.ir import IRModule
+
+from babytriton.frontend.captures import Guard
+from babytriton.frontend.lowering import Lowering, Output, Returned
+from babytriton.frontend.program import Computed, Hidden, Input, reader
+from babytriton.frontend.signature import ConstSpec, Signature
+from babytriton.ops.fallback import TorchCall
+from babytriton.passes.single_kernel import single_kernel
+from babytriton.runtime import interop
+from babytriton.runtime.direct import LARGE, DirectLauncher, Shortcut, like
+from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
+from babytriton.runtime.executable import Executable
+from babytriton.types import DTYPES
+
+
+class Runner:
+    """Takes the leaves of a call to the program's parameters, and its outputs to the result.
+
+    Args:
+        program: how a call fills it.
+        signature: of its calls.
+        mod: its scheduled kernels.
+        built: its machine code.
+    """
+
+    def __init__(
+        self, program: Lowering, signature: Signature, mod: IRModule, built: Executable
+    ) -> None:
+        self._program, self._signature = program, signature
+        self._device, *_ = program.devices
+        self._launcher = _launcher(program, mod, built)
+        self._result = program.result
+        self._writes = program.writes
+        paths = [leaf.path for leaf in signature.leaves()]
+        self._inputs = [_input(input, paths) for input in program.inputs]
+        self._sizes = program.sizes
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        sizes = None if self._sizes is None else self._sizes.of(leaves)
+        parameters = [
+            read.of(sizes or {}) if isinstance(read, Computed) else read(leaves)
+            for _, read in self._inputs
+        ]
+        for (path, _), parameter in zip(self._inputs, parameters):
+            if isinstance(parameter, torch.Tensor):
+                check_tensor(path, parameter, self._device)
+        if self._writes:
+            self._check_writes(parameters)
+        read = [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
+        outputs = self._launcher(read)
+        for write in self._writes:
+            parameters[write.input].copy_(outputs[write.index])
+        return self._filled(parameters, outputs, sizes or {})
+
+    def _filled(
+        self, parameters: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
+    ) -> Any:
+        """The result of a call."""
+
+        def leaf(place: Output | Returned | Computed) -> Any:
+            if isinstance(place, Returned):
+                return parameters[place.input]
+            if isinstance(place, Computed):
+                return place.of(sizes)
+            output = outputs[place.index]
+            return output.item() if place.is_float else output
+
+        return fill(self._result, leaf, (Output, Returned, Computed))
+
+    def shortcut(self, arguments: Sequence[Any], guards: Sequence[Guard]) -> Shortcut | None:
+        """A shorter way to run calls whose arguments are like these.
+
+        Args:
+            arguments: of a call, in the order of the function's parameters.
+            guards: what must still hold outside the function.
+        """
+        launcher = self._launcher
+        inputs = [input for input in self._program.inputs if isinstance(input, int)]
+        if self._writes or self._sizes is not None or len(inputs) < len(self._inputs):
+            return None
+        fixed = [isinstance(spec, ConstSpec) for spec in self._signature.specs]
+        if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
+            return None
+        leaves = [i for i, x in enumerate(arguments) if isinstance(x, (torch.Tensor, float))]
+        order = [leaves[input] for input in inputs]
+        admits = like(arguments, guards)
+        if admits is None:
+            return None
+        launch = None
+        if isinstance(launcher, DirectLauncher) and self._result == Output(0):
+            launch = launcher.launch_one(order, len(arguments))
+
+        def run(*given: Any) -> Any:
+            parameters = [given[i] for i in order]
+            return self._filled(parameters, launcher(parameters), {})
+
+        return Shortcut(admits, launch or run)
+
+    def _check_writes(self, parameters: Sequence[Any]) -> None:
+        """Refuse tensors that the program would not write to as torch does."""
+        for write in self._writes:
+            path, target = self._inputs[write.input][0], parameters[write.input]
+            others = [
+                (other, parameter)
+                for i, ((other, _), parameter) in enumerate(zip(self._inputs, parameters))
+                if i != write.input and isinstance(parameter, torch.Tensor)
+            ]
+            check_target(path, target, others, write.contiguous)
+
+
+def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher | DirectLauncher:
+    """What runs the program: a kernel that is alone needs no virtual machine."""
+    device, *others = program.devices
+    kernel = None if others else single_kernel(mod, program.entry)
+    if kernel is not None:
+        outputs = [(shape, _DTYPES[dtype]) for shape, dtype in kernel.outputs]
+        if sum(math.prod(shape) * dtype.itemsize for shape, dtype in outputs) < LARGE:
+            function = built.kernel(kernel.name)
+            return DirectLauncher(function, kernel.arguments, outputs, kernel.results, device)
+    return Launcher(built, program.devices)
+
+
+_DTYPES = {dtype.name: dtype.torch for dtype in DTYPES}
+
+
+def _input(
+    input: Input, paths: Sequence[str]
+) -> tuple[str, Callable[[Sequence[Any]], Any] | Computed]:
+    """What the user calls an input of the program, and how a call reads it."""
+    if isinstance(input, Computed):
+        return "", input
+    if isinstance(input, TorchCall):
+        function = interop.packed(input)
+        return "", lambda leaves: function
+    path = input.place.path if isinstance(input, Hidden) else paths[input]
+    return path, reader(input)
