@@ -119,17 +119,13 @@ def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
 def _has_many_steps(shape: Sequence[int], dims: tuple[int, ...]) -> bool:
     """Whether many numbers follow each other in a sum, as the schedules of the CPU share it out.
 
-    A row has lanes where a number of them divides it, and a whole tensor also has pieces.
+    A row has lanes, of which a function leaves 32, and a whole tensor also has 64 pieces.
     """
     if any(is_symbolic(shape[d]) for d in dims):
         return True
     length = math.prod(shape[d] for d in dims)
     if dims == tuple(range(len(shape))):
-        length //= _divisor(length, range(1, 65))
+        length //= 64
     if dims and dims[-1] == len(shape) - 1:
-        length //= _divisor(length, range(8, 65))
+        length //= 32
     return length > STEPS
-
-
-def _divisor(length: int, candidates: range) -> int:
-    return max((n for n in candidates if length % n == 0), default=1)

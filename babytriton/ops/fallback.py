@@ -98,10 +98,14 @@ class TorchCall:
 
     @cached_property
     def _leading(self) -> int | None:
-        """How many arguments in front are tensors, if no other is one, nor has one or a size."""
+        """How many arguments in front are tensors, if all others are as good as constants.
+
+        None if another is or has a tensor or a size, or is a list, of which each call gets its own.
+        """
         leading = 0
         while leading < len(self.args) and type(self.args[leading]) is Value:
             leading += 1
         rest = (self.args[leading:], dict(self.kwargs))
-        others = values_in(rest) or leaves_in(rest, Dim)
+        lists = [x for x in (*rest[0], *rest[1].values()) if isinstance(x, (list, dict))]
+        others = lists or values_in(rest) or leaves_in(rest, Dim)
         return None if others else leading

@@ -20,6 +20,7 @@ Accepts = Callable[[tirx.PrimFunc], bool]
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _LONGEST = 60  # letters of a kernel's name
+_MOST_BLOCKS = 64  # of a kernel: schedules take longer for each there is
 
 
 def fuse_rows(mod: IRModule, accepts: Accepts, small: int) -> IRModule:
@@ -72,11 +73,13 @@ class _Unit:
     Attributes:
         bindings: the call first.
         needs: the numbers of all units that must run before.
+        direct: of those whose results it reads.
         blocks: the kernel's, in which the parameters have one name in all units; empty for others.
     """
 
     bindings: tuple[relax.Binding, ...]
     needs: frozenset[int]
+    direct: frozenset[int]
     blocks: tuple[s_tir.SBlock, ...] = ()
 
 
@@ -96,11 +99,18 @@ def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
 
     names: dict[relax.Var, tirx.Var] = {}
     units: list[_Unit] = []
+    last: set[int] = set()  # the call before, of those whose order is the program's
     for bindings in parts:
         direct = {home[var] for binding in bindings for var in _read(binding) if var in home}
         direct.discard(len(units))
-        needs = direct.union(*(units[n].needs for n in direct))
-        units.append(_Unit(tuple(bindings), frozenset(needs), _blocks(mod, bindings, names)))
+        before = set(direct)
+        call = bindings[0].value
+        if isinstance(call, ir.Call) and call.op != _CALL_TIR:  # such as one of torch's generators
+            before |= last
+            last = {len(units)}
+        needs = frozenset(before.union(*(units[n].needs for n in before)))
+        blocks = _blocks(mod, bindings, names)
+        units.append(_Unit(tuple(bindings), needs, frozenset(direct), blocks))
     return units
 
 
@@ -176,7 +186,7 @@ def _groups(units: list[_Unit], small: int) -> list[list[int]]:
     for number, unit in enumerate(units):
         if not unit.blocks:
             continue
-        for other in sorted(unit.needs, reverse=True):
+        for other in sorted(unit.direct, reverse=True):
             joint = groups[number] | groups[other]
             if groups[number] != groups[other] and _fits(units, joint, groups, small):
                 for member in joint:
@@ -200,16 +210,16 @@ def _fits(
     if any(units[n].needs & joint for n in before):
         return False
     blocks = [block for n in sorted(joint) for block in units[n].blocks]
-    return row_work(blocks, small) is not None
+    return len(blocks) <= _MOST_BLOCKS and row_work(blocks, small) is not None
 
 
 def _with_groups(
     mod: IRModule, var: ir.GlobalVar, number: int, units: list[_Unit], groups: list[list[int]]
 ) -> tuple[IRModule, list[ir.GlobalVar]]:
-    """The program with each group as one kernel; and these kernels."""
+    """The program with each group as one kernel; and these kernels, in the order of the groups."""
     builder = relax.BlockBuilder(mod)
     func = mod[var]
-    made: list[ir.GlobalVar] = []
+    made: dict[int, ir.GlobalVar] = {}  # by the first member of the group
     covered: dict[ir.GlobalVar, list[str]] = {}
     bindings: list[relax.Binding] = []
     for part in _order(units, groups):
@@ -230,10 +240,11 @@ def _with_groups(
             for var in dict.fromkeys(var for binding in inside for var in _read(binding))
             if var not in bound
         ]
-        made.append(builder.add_func(_function(inside, arguments, results), _name(inside)))
-        kernels = [binding.value.args[0] for binding in inside if _is_kernel(binding)]
-        covered[made[-1]] = [line for kernel in kernels for line in lines.of_kernel(mod[kernel])]
-        bindings += _calling(made[-1], arguments, results)
+        kernel = builder.add_func(_function(inside, arguments, results), _name(inside))
+        parts = [binding.value.args[0] for binding in inside if _is_kernel(binding)]
+        covered[kernel] = [line for other in parts for line in lines.of_kernel(mod[other])]
+        bindings += _calling(kernel, arguments, results)
+        made[part[0]] = kernel
     blocks = list(func.body.blocks)
     blocks[number] = relax.DataflowBlock(bindings)
     body = relax.SeqExpr(blocks, func.body.body)
@@ -241,8 +252,9 @@ def _with_groups(
         var, relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
     )
     found = relax.transform.FuseTIR()(relax.transform.Normalize()(builder.get()))
-    found = lines.attached(found, {kernel.name_hint: covered[kernel] for kernel in made})
-    return found, [found.get_global_var(kernel.name_hint) for kernel in made]
+    found = lines.attached(found, {kernel.name_hint: texts for kernel, texts in covered.items()})
+    kernels = [made[group[0]] for group in groups]
+    return found, [found.get_global_var(kernel.name_hint) for kernel in kernels]
 
 
 def _order(units: list[_Unit], groups: list[list[int]]) -> list[list[int]]:

@@ -83,7 +83,12 @@ def _with_spans(func: relax.Function, spans: Mapping[relax.Var, ir.Span | None])
 
 def _with_span(binding: relax.Binding, span: ir.Span | None) -> relax.Binding:
     call = binding.value
-    if span is None or not isinstance(call, ir.Call) or call.span is not None:
+    if (
+        span is None
+        or not isinstance(binding, relax.VarBinding)
+        or not isinstance(call, ir.Call)
+        or call.span is not None
+    ):
         return binding
     return relax.VarBinding(
         binding.var, relax.Call(call.op, call.args, call.attrs, call.ty_args, span), binding.span

@@ -148,23 +148,18 @@ def rows_are_apart(blocks: Sequence[s_tir.SBlock], axes: int) -> bool:
 
     TVM does not check it when it moves a consumer: of `s[i] * s[j]` the diagonal would remain.
     """
-    return all(
-        reads_own_row(block, member, axes)
-        for position, block in enumerate(blocks)
-        for member in blocks[:position]
-    )
-
-
-def reads_own_row(block: s_tir.SBlock, member: s_tir.SBlock, axes: int) -> bool:
-    """Whether the block, in a row, reads of `member`'s values that row's only."""
-    rows = [var for var, _ in _rows(block)][:axes]
-    written = [region.source for region in member.writes]
-    return all(
-        len(leading) == axes and all(index.same_as(row) for index, row in zip(leading, rows))
-        for load in nodes(block.body, ir.TensorLoad)
-        if any(load.source.same_as(buffer) for buffer in written)
-        for leading in [without_unit_axes(load.source, load.indices)[:axes]]
-    )
+    computed: set[tirx.Var] = set()
+    for block in blocks:
+        rows = [var for var, _ in _rows(block)][:axes]
+        for load in nodes(block.body, ir.TensorLoad):
+            if load.source not in computed:
+                continue
+            leading = without_unit_axes(load.source, load.indices)[:axes]
+            is_own = all(index.same_as(row) for index, row in zip(leading, rows))
+            if len(leading) != axes or not is_own:
+                return False
+        computed.update(region.source for region in block.writes)
+    return True
 
 
 def without_unit_axes(buffer: tirx.Buffer, indices: list[ir.Expr]) -> list[ir.Expr]:
@@ -203,8 +198,14 @@ def gather_rows(
         return row
     # TVM moves a result only to what it reads, not to who reads it.
     row = row_loop(sch, blocks[0], nest[0], axes)
-    for block in blocks[1:]:
+    for info, block in zip(nest[1:], blocks[1:]):
         sch.reverse_compute_at(block, row, preserve_unit_loops=True)
+        # It moves only those points that read what is there already: not, say, a padding.
+        whole = [it.dom for it in info.iters if not is_one(it.dom)][axes:]
+        moved = [sch.get(loop).extent for loop in loops_inside(sch, block, row)]
+        moved = [int(n) if isinstance(n, tirx.IntImm) else n for n in moved]
+        if not same_extents([n for n in moved if not is_one(n)], whole):
+            raise ValueError(f"{info.name} does not read its row at every point")
     return row
 
 

@@ -142,3 +142,75 @@ def test_long_single_row_is_shared_out():
     jitted = bt.jit("cpu")(handwritten_softmax)
     torch.testing.assert_close(jitted(x).double(), exact(handwritten_softmax, x))
     assert kernels(jitted, x) > 1
+
+
+def padded_beside(x):
+    s = x.sum(-1, keepdim=True)
+    return x * s, F.pad(s, (1, 1))
+
+
+def padded_deviation(x):
+    y = x - x.mean(-1, keepdim=True)
+    return y, F.pad(y, (3, 2))
+
+
+def joined_beside(x):
+    y = torch.softmax(x, -1)
+    return y, torch.cat([y, x], -1)
+
+
+def quotient_of_reductions(x):
+    return x.sum(-1) / x.amax(-1)
+
+
+def shifted_by_an_extreme(x, z):
+    return (x - z.amax(-1, keepdim=True)) / (x * x).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "fn", [padded_beside, padded_deviation, joined_beside], ids=lambda fn: fn.__name__
+)
+@pytest.mark.parametrize("shape", [(37, 103), (1, 64)])
+def test_results_of_other_extents_are_whole(fn, shape):
+    (x,) = drawn(shape)
+    for one, other in zip(bt.jit("cpu")(fn)(x), exact(fn, x)):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_reductions_of_integers_and_floats_in_one_loop():
+    (x,) = drawn((5, 77))
+    found = bt.jit("cpu")(quotient_of_reductions)(x)
+    torch.testing.assert_close(found.double(), exact(quotient_of_reductions, x), rtol=1e-4, atol=0)
+    z = torch.arange(5 * 77).reshape(5, 77) % 11
+    found = bt.jit("cpu")(shifted_by_an_extreme)(x, z)
+    wanted = exact(shifted_by_an_extreme, x, z)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_random_calls_keep_their_order():
+    def f(x, w):
+        s = x.sum(-1)
+        r1 = torch.rand_like(s)
+        r2 = torch.rand(5)
+        c = torch.sort(w).values
+        return x * s[:, None] + c, r1, r2
+
+    x, w = drawn((37, 103), (103,))
+    torch.manual_seed(3)
+    found = bt.jit("cpu")(f)(x, w)
+    torch.manual_seed(3)
+    wanted = f(x, w)
+    assert torch.equal(found[1], wanted[1])
+    assert torch.equal(found[2], wanted[2])
+
+
+def test_a_chain_of_norms_is_not_one_endless_kernel():
+    def f(x):
+        for _ in range(20):
+            x = F.layer_norm(x, (64,)) + x
+        return x
+
+    (x,) = drawn((8, 64))
+    jitted = bt.jit("cpu")(f)
+    torch.testing.assert_close(jitted(x).double(), exact(f, x), rtol=1e-4, atol=1e-3)
+    assert 1 < kernels(jitted, x) < 20

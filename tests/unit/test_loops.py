@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import tvm
 from tvm import relax, te, tirx
+from tvm.script import tirx as T
 
-from tests.unit.kernels import as_one, check_cpu, on_cpu, run_cpu
+import babytriton as bt
+from babytriton.passes.pipeline import LOWERING, finish
+from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, run_cpu
 
 F32 = "float32"
 LENGTHS = [*range(1, 34), 63, 64, 65, 71, 72, 73, 127, 128, 129, 1003]
@@ -144,3 +150,102 @@ class TestBounds:
                 within=1e-4,
             )
             assert "if " not in mod.script()
+
+
+@bt.kernel("cpu")
+def recurrence(x, y, s):
+    for i in range(len(x)):
+        for k in range(1, x.shape[1]):
+            y[i, k] = y[i, k - 1] * 0.5 + x[i, k]
+            s[i] = s[i] + y[i, k]
+
+
+@bt.kernel("cpu")
+def cleared(x, y, s):
+    for i in range(len(x)):
+        for k in range(x.shape[1]):
+            s[i] = s[i] + y[i, k]
+            y[i, k] = 0.0
+
+
+@bt.kernel("cpu")
+def spread(x, y, s):
+    for i in range(len(x)):
+        for k in range(x.shape[1] - 1):
+            s[i] = s[i] + x[i, k]
+            y[i, k] = x[i, k]
+            y[i, k + 1] = x[i, k] * 2.0
+
+
+@bt.kernel("cpu")
+def last_element(x, y, s):
+    for i in range(len(x)):
+        for k in range(x.shape[1]):
+            y[i, 0] = x[i, k] * 2.0
+            s[i] = s[i] + y[i, 0]
+
+
+@bt.kernel("cpu")
+def below_a_float(x, alpha, y):
+    for i in range(len(x)):
+        if i < alpha:
+            y[i] = x[i] * 2.0
+
+
+class TestKernelsOfUsers:
+    """Loops that look like sums beside elements, and are more."""
+
+    @pytest.mark.parametrize("kernel", [recurrence, cleared, spread, last_element])
+    def test_order_of_statements_and_steps(self, kernel: Any) -> None:
+        x, y, s = torch.randn(5, 77), torch.randn(5, 77), torch.zeros(5)
+        wide = [t.double() for t in (x, y, s)]
+        kernel.fn(*wide)
+        kernel(x, y, s)
+        torch.testing.assert_close(y.double(), wide[1], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(s.double(), wide[2], rtol=1e-5, atol=1e-4)
+
+    def test_bound_that_is_no_integer(self) -> None:
+        x, y = torch.randn(20), torch.zeros(20)
+        below_a_float(x, 7.5, y)
+        assert torch.equal(y, torch.cat([x[:8] * 2, torch.zeros(12)]))
+
+    def test_loop_that_starts_later(self) -> None:
+        @T.prim_func(s_tir=True)
+        def some(x: T.Buffer((20,), "float32"), out: T.Buffer((20,), "float32")):
+            T.func_attr({"tirx.noalias": True})
+            for i in range(8, 20):
+                if i < 12:
+                    out[i] = x[i]
+
+        built = finished(some)
+        x, out = torch.randn(20), torch.zeros(20)
+        built(x, out)
+        assert torch.equal(out.nonzero().flatten(), torch.arange(8, 12))
+
+    def test_division_stays_under_its_condition(self) -> None:
+        @T.prim_func(s_tir=True)
+        def guarded(
+            a: T.Buffer((16,), "int32"),
+            b: T.Buffer((16,), "int32"),
+            out: T.Buffer((16,), "float32"),
+        ):
+            T.func_attr({"tirx.noalias": True})
+            for i in range(16):
+                out[i] = T.if_then_else(
+                    b[i] != 0,
+                    T.exp(T.Cast("float32", T.truncdiv(a[i], b[i]))),
+                    T.float32(0),
+                )
+
+        built = finished(guarded)
+        a, b = torch.arange(16, dtype=torch.int32), torch.arange(16, dtype=torch.int32) % 3
+        out = torch.zeros(16)
+        built(a, b, out)
+        wanted = torch.where(b != 0, torch.exp((a // b.clamp(min=1)).float()), torch.zeros(16))
+        torch.testing.assert_close(out, wanted)
+
+
+def finished(func: tirx.PrimFunc) -> Any:
+    """A kernel that is scheduled already, as it is compiled."""
+    mod = finish(tvm.IRModule({"main": func}), "cpu")
+    return tvm.compile(mod["main"], target=CPU, tir_pipeline=LOWERING)

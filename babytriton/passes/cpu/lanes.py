@@ -8,7 +8,7 @@ pairs at the end. The number of lanes is not the machine's, so results do not de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ LANES_OF_FUNCTIONS = 32
 # Of the shorter vectors.
 SHORT = 8
 
-# What combines partial results, and what leaves them as they are.
-_COMBINES = {tirx.Add: 0.0, tirx.Mul: 1.0, tirx.Max: -math.inf, tirx.Min: math.inf}
+# What combines partial results.
+_COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 # What indices consist of that schedules make.
 _ARITHMETIC = (
@@ -53,6 +53,15 @@ class _Accumulation:
     def dtype(self) -> str:
         return str(self.store.value.ty.dtype)
 
+    def start(self) -> ir.Expr:
+        """What leaves any result as it is."""
+        if self.combine in (tirx.Add, tirx.Mul):
+            return tirx.const(int(self.combine is tirx.Mul), self.dtype)
+        is_max = self.combine is tirx.Max
+        if self.dtype.startswith("float"):
+            return tirx.const(-math.inf if is_max else math.inf, self.dtype)
+        return tirx.min_value(self.dtype) if is_max else tirx.max_value(self.dtype)
+
 
 def _accumulation(store: tirx.BufferStore, variable: tirx.Var) -> _Accumulation | None:
     """How a store in a loop accumulates in one place; None if it does not."""
@@ -76,7 +85,11 @@ def _reads(expr: ir.Expr, buffers: list[tirx.Var]) -> bool:
 
 
 def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
-    """Those in the body, all else of which stores elements one beside the other; else None."""
+    """Those in the body, all else of which stores elements one beside the other; else None.
+
+    A step reads of what the loop stores no other elements than its own: then any number of steps
+    can be taken at once, a statement after the other.
+    """
     body = statements(loop.body)
     if not all(isinstance(stmt, tirx.BufferStore) for stmt in body) or nodes(body, tirx.Let):
         return None
@@ -88,10 +101,23 @@ def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
     if len(set(places)) < len(places) or any(_reads(source, places) for source in sources):
         return None
     loads = [load for source in sources for load in nodes(source, ir.TensorLoad)]
-    if not all(_is_beside(store.buffer, store.indices, loop.loop_var) for store in elements):
-        return None
+    stored: dict[tirx.Var, list[ir.Expr]] = {}
+    for store in elements:
+        place = stored.setdefault(store.buffer, store.indices)
+        moves = any(uses(index, loop.loop_var) for index in store.indices)
+        if store.buffer in places or not moves or not _is_same(place, store.indices):
+            return None
+        if not _is_beside(store.buffer, store.indices, loop.loop_var):
+            return None
+    for load in loads:
+        if not _is_same(stored.get(load.source, load.indices), load.indices):
+            return None
     is_beside = [_is_beside(load.source, load.indices, loop.loop_var) for load in loads]
     return sums if all(is_beside) else None
+
+
+def _is_same(left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> bool:
+    return bool(tvm_ffi.structural_equal(left, right))
 
 
 def _is_beside(buffer: tirx.Var, indices: list[ir.Expr], variable: tirx.Var) -> bool:
@@ -167,10 +193,9 @@ class _Lanes:
         """Room for them, filled with what leaves any result as it is."""
 
         def clear(lane: tirx.Var) -> list[tirx.Stmt]:
-            starts = [tirx.const(_COMBINES[one.combine], one.dtype) for one in self._sums]
             return [
-                tirx.BufferStore(buffer, start, [lane])
-                for buffer, start in zip(self._buffers, starts)
+                tirx.BufferStore(buffer, one.start(), [lane])
+                for one, buffer in zip(self._sums, self._buffers)
             ]
 
         return [*map(tirx.AllocBuffer, self._buffers), _vector(self.width, clear)]
@@ -193,14 +218,14 @@ class _Lanes:
 
         def step(lane: tirx.Var) -> list[tirx.Stmt]:
             at = start + first * tirx.const(self.width, dtype) + lane
-            values = [_at(one.value, loop.loop_var, at) for one in self._sums]
+            sums = iter(self.add(lane, [_at(one.value, loop.loop_var, at) for one in self._sums]))
             stores = [one.store for one in self._sums]
-            rest = [
-                _at(stmt, loop.loop_var, at)
+            return [  # in the order of the body, which is that of the sums
+                next(sums)
+                if any(stmt.same_as(store) for store in stores)
+                else _at(stmt, loop.loop_var, at)
                 for stmt in statements(loop.body)
-                if not any(stmt.same_as(store) for store in stores)
             ]
-            return [*rest, *self.add(lane, values)]
 
         return _loop(first, count, _vector(self.width, step))
 

@@ -44,9 +44,9 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = _merged(body)
+        body = in_lanes(_merged(body))
     # What Relax asks of kernels later, it asks of their outermost block.
-    root = s_tir.SBlock([], [], [], "root", in_lanes(body))
+    root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
 
 
@@ -70,7 +70,10 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
         return loop
     test, variable = condition.condition, loop.loop_var
     reads = [*nodes(test, ir.TensorLoad), *nodes(test, ir.Call)]
-    if not isinstance(test, tirx.LT) or reads or loop.kind == tirx.ForKind.VECTORIZED:
+    kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+    if not isinstance(test, tirx.LT) or reads or loop.kind not in kinds or loop.step is not None:
+        return loop
+    if str(test.a.ty.dtype) != str(variable.ty.dtype):
         return loop
     if not uses(test, variable):
         return tirx.IfThenElse(test, with_parts(loop, condition.then_case), None)
@@ -79,7 +82,8 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
     base = sym.Analyzer().simplify(test.a - variable)
     if uses(base, variable):
         return loop
-    extent = tirx.Max(tirx.Min(loop.extent, test.b - base), tirx.const(0, variable.ty.dtype))
+    steps = tirx.Min(loop.extent, test.b - base - loop.min)
+    extent = tirx.Max(steps, tirx.const(0, variable.ty.dtype))
     return with_parts(loop, condition.then_case, extent)
 
 

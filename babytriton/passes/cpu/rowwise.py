@@ -19,9 +19,9 @@ SMALL = PARALLEL
 class Rowwise(ScheduleRule):
     """Takes reductions along the last axes of shared rows, with pointwise blocks around them.
 
-    Gives one parallel loop over the rows with all of a row's work inside, and float reductions
-    in vector lanes where a number of lanes divides the row. Stands aside where a block reads
-    another row's values, and for a single long row.
+    Gives one parallel loop over the rows with all of a row's work inside; small blocks that
+    need the results of all rows come after it. Stands aside where a block reads another row's
+    values, and for a single long row.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:

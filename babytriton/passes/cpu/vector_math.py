@@ -49,7 +49,9 @@ def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
 
     def in_guard(call: ir.Call) -> ir.Expr:
         loads = nodes(call, ir.TensorLoad)
-        if all(_is_beside((load.source, load.indices), safe) for load in loads):
+        if not _may_fail(call) and all(
+            _is_beside((load.source, load.indices), safe) for load in loads
+        ):
             return call
         return _by_library(call)
 
@@ -60,6 +62,16 @@ def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
     value = tvm_ffi.structural_map(store.value, (ir.Call, outside))
     value = tvm_ffi.structural_map(value, (ir.Call, expand))
     return sequence([*statements, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+def _may_fail(expr: ir.Expr) -> bool:
+    """Whether the expression divides integers by what may be 0."""
+    divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+    found = [node for kind in divisions for node in nodes(expr, kind)]
+    return any(
+        not str(node.ty.dtype).startswith("float") and not isinstance(node.b, tirx.IntImm)
+        for node in found
+    )
 
 
 _Place = tuple[tirx.Var, Sequence[ir.Expr]]
