@@ -59,22 +59,7 @@ class Runner:
         outputs = self._launcher(read)
         for write in self._writes:
             parameters[write.input].copy_(outputs[write.index])
-        return self._filled(parameters, outputs, sizes or {})
-
-    def _filled(
-        self, parameters: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
-    ) -> Any:
-        """The result of a call."""
-
-        def leaf(place: Output | Returned | Computed) -> Any:
-            if isinstance(place, Returned):
-                return parameters[place.input]
-            if isinstance(place, Computed):
-                return place.of(sizes)
-            output = outputs[place.index]
-            return output.item() if place.is_float else output
-
-        return fill(self._result, leaf, (Output, Returned, Computed))
+        return filled(self._result, parameters, outputs, sizes or {})
 
     def shortcut(self, arguments: Sequence[Any], guards: Sequence[Guard]) -> Shortcut | None:
         """A shorter way to run calls whose arguments are like these.
@@ -101,7 +86,7 @@ class Runner:
 
         def run(*given: Any) -> Any:
             parameters = [given[i] for i in order]
-            return self._filled(parameters, launcher(parameters), {})
+            return filled(self._result, parameters, launcher(parameters), {})
 
         return Shortcut(admits, launch or run)
 
@@ -115,6 +100,22 @@ class Runner:
                 if i != write.input and isinstance(parameter, torch.Tensor)
             ]
             check_target(path, target, others, write.contiguous)
+
+
+def filled(
+    result: Any, parameters: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
+) -> Any:
+    """The result of a call, with its tensors and numbers in their places."""
+
+    def leaf(place: Output | Returned | Computed) -> Any:
+        if isinstance(place, Returned):
+            return parameters[place.input]
+        if isinstance(place, Computed):
+            return place.of(sizes)
+        output = outputs[place.index]
+        return output.item() if place.is_float else output
+
+    return fill(result, leaf, (Output, Returned, Computed))
 
 
 def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher | DirectLauncher:

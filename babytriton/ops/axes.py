@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import te
 
+from babytriton.ops.refusals import IllTyped
 from babytriton.ops.site import compute
 from babytriton.ops.sizes import as_number, int64, is_symbolic
 from babytriton.ops.value import Value
@@ -108,11 +109,20 @@ class Axes:
 
 
 def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
-    """torch's ``dim`` argument as ascending dimensions counted from the front."""
+    """torch's ``dim`` argument as ascending dimensions counted from the front.
+
+    Raises:
+        IllTyped: there is no such dimension, which torch does not say of all meta tensors.
+    """
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
     given = dim if isinstance(dim, (tuple, list)) else (dim,)
     # A tensor without dimensions takes 0 and -1 as if it had one.
+    count = max(ndim, 1)
+    for d in given:
+        if not -count <= int(d) < count:
+            expected = f"expected to be in range of [{-count}, {count - 1}]"
+            raise IllTyped(f"Dimension out of range ({expected}, but got {int(d)})")
     return tuple(sorted(int(d) % ndim for d in given)) if ndim else ()
 
 

@@ -15,7 +15,7 @@ from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_symbolic
 from babytriton.ops.value import Value
 
-# Multiplications from which on torch is the faster. A call of torch takes five microseconds.
+# Multiplications from which on torch is the faster.
 CONVOLUTION = 1 << 15
 # Of matrices it is by a few percent, and only where our tiles are of AVX2's registers.
 MATRIX = 1 << 24

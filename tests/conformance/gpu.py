@@ -12,11 +12,11 @@ from torch.utils.dlpack import from_dlpack
 
 import babytriton as bt
 from babytriton.frontend.kernel.program import UNTOUCHED
-from babytriton.frontend.lowering import Output, Returned
 from babytriton.frontend.program import Computed, Hidden
 from babytriton.frontend.signature import leaves_of
 from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
+from babytriton.running import filled
 from babytriton.runtime.dispatch import fill
 from tests.emulator import emulator
 
@@ -36,16 +36,7 @@ def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
     parameters = [_parameter(input, leaves, sizes) for input in lowering.inputs]
     executable = compiled.executable
     outputs = emulator.run(executable.vm_executable, executable.entry, parameters)
-
-    def leaf(place: Output | Returned | Computed) -> Any:
-        if isinstance(place, Returned):
-            return parameters[place.input]
-        if isinstance(place, Computed):
-            return place.of(sizes)
-        output = outputs[place.index]
-        return output.item() if place.is_float else output
-
-    return fill(lowering.result, leaf, (Output, Returned, Computed))
+    return filled(lowering.result, parameters, outputs, sizes)
 
 
 def _parameter(input: Any, leaves: list[Any], sizes: dict[str, int]) -> Any:

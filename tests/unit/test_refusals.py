@@ -473,3 +473,13 @@ def test_counters_are_refused_not_counted_once() -> None:
 
     refused("BT017", counting(lambda x: x + 1), X)
     assert STATE == {"count": 0}
+
+
+@pytest.mark.parametrize("fn", [torch.softmax, torch.log_softmax, torch.sum, torch.argmax])
+@pytest.mark.parametrize("dim", [3, -3])
+def test_dimension_that_is_not_there(fn: Any, dim: int) -> None:
+    def f(x):
+        return fn(x, dim)
+
+    with pytest.raises(bt.CompileError, match=r"BT003[^$]*Dimension out of range"):
+        bt.jit("cpu")(f)(torch.ones(3, 5))

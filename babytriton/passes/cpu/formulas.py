@@ -3,8 +3,7 @@
 Each is a formula for one number without branches, calls or tables; LLVM's loop vectorizer makes
 vector code of it for whatever instructions the processor has. Nothing here counts on fused
 multiply-adds. Coefficients marked Cephes are those of S. Moshier's Cephes Math Library 2.2, single
-precision. Errors are in units in the last place (ulp) of the float32 result, largest first found
-over all arguments that tests/unit/test_vector_math.py sweeps.
+precision. tests/unit/test_vector_math.py says how exact each must be, and sweeps it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from tvm import ir, tirx
 
 _INFINITY = math.inf
 _MANTISSA = 23  # bits
-_BIAS = 127  # of the exponent
 
 
 class Steps:
