@@ -34,10 +34,12 @@ conformance: $(INSTALLED)
 exhaustive: $(INSTALLED)
 	$(TEST) $(CONFORMANCE) -m exhaustive $(PYTEST_ARGS)
 
-# Other compilers to compare with come into the same environment.
-bench: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/python -m benchmarks.cpu --results benchmarks/results $(CASES)
+# In an environment of its own: torch's samples, which the tests try, are others beside Numba.
+bench:
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(VENV)-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(VENV)-bench/bin/python -m benchmarks.cpu --results benchmarks/results $(CASES)
 
 # torch goes first and pinned: a plain `torch` would take a build with gigabytes of CUDA.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -48,4 +50,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage* build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .coverage* build *.egg-info
