@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +13,12 @@ from babytriton.frontend.lowering import Lowering, Output, Returned
 from babytriton.frontend.program import Computed, Hidden, Input, reader
 from babytriton.frontend.signature import ConstSpec, Signature
 from babytriton.ops.fallback import TorchCall
-from babytriton.passes.single_kernel import single_kernel
+from babytriton.passes.straight_line import straight_line
 from babytriton.runtime import interop
-from babytriton.runtime.direct import LARGE, DirectLauncher, Shortcut, like
+from babytriton.runtime.direct import LARGE, DirectLauncher
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
 from babytriton.runtime.executable import Executable
-from babytriton.types import DTYPES
+from babytriton.runtime.shortcuts import Shortcut, like
 
 
 class Runner:
@@ -68,27 +67,27 @@ class Runner:
             arguments: of a call, in the order of the function's parameters.
             guards: what must still hold outside the function.
         """
-        launcher = self._launcher
-        inputs = [input for input in self._program.inputs if isinstance(input, int)]
-        if self._writes or self._sizes is not None or len(inputs) < len(self._inputs):
+        if self._writes or self._sizes is not None:
             return None
         fixed = [isinstance(spec, ConstSpec) for spec in self._signature.specs]
         if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
             return None
         leaves = [i for i, x in enumerate(arguments) if isinstance(x, (torch.Tensor, float))]
-        order = [leaves[input] for input in inputs]
+        inputs = list(enumerate(self._program.inputs))
+        order = {i: leaves[input] for i, input in inputs if isinstance(input, int)}
+        calls = {i: interop.packed(input) for i, input in inputs if isinstance(input, TorchCall)}
         admits = like(arguments, guards)
-        if admits is None:
+        if admits is None or len(order) + len(calls) < len(inputs):
             return None
-        launch = None
-        if isinstance(launcher, DirectLauncher) and self._result == Output(0):
-            launch = launcher.launch_one(order, len(arguments))
+        if isinstance(self._launcher, DirectLauncher) and self._result == Output(0):
+            return Shortcut(admits, self._launcher.of_arguments(order, len(arguments)))
 
         def run(*given: Any) -> Any:
-            parameters = [given[i] for i in order]
-            return filled(self._result, parameters, launcher(parameters), {})
+            parameters = calls | {i: given[argument] for i, argument in order.items()}
+            outputs = self._launcher([parameters[i] for i in range(len(parameters))])
+            return filled(self._result, parameters, outputs, {})
 
-        return Shortcut(admits, launch or run)
+        return Shortcut(admits, run)
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""
@@ -103,7 +102,10 @@ class Runner:
 
 
 def filled(
-    result: Any, parameters: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
+    result: Any,
+    parameters: Sequence[Any] | Mapping[int, Any],
+    outputs: Sequence[Any],
+    sizes: Mapping[str, int],
 ) -> Any:
     """The result of a call, with its tensors and numbers in their places."""
 
@@ -119,18 +121,18 @@ def filled(
 
 
 def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher | DirectLauncher:
-    """What runs the program: a kernel that is alone needs no virtual machine."""
+    """What runs the program: without branches it needs no virtual machine."""
+    machine = Launcher(built, program.devices)
     device, *others = program.devices
-    kernel = None if others else single_kernel(mod, program.entry)
-    if kernel is not None:
-        outputs = [(shape, _DTYPES[dtype]) for shape, dtype in kernel.outputs]
-        if sum(math.prod(shape) * dtype.itemsize for shape, dtype in outputs) < LARGE:
-            function = built.kernel(kernel.name)
-            return DirectLauncher(function, kernel.arguments, outputs, kernel.results, device)
-    return Launcher(built, program.devices)
-
-
-_DTYPES = {dtype.name: dtype.torch for dtype in DTYPES}
+    steps = None if others else straight_line(mod, program.entry)
+    if steps is None:
+        return machine
+    calls = {i: input for i, input in enumerate(program.inputs) if isinstance(input, TorchCall)}
+    on_cpu = device.type == "cpu"
+    if on_cpu and (steps.known_bytes or 0) >= LARGE:
+        return machine
+    large = machine if on_cpu and steps.known_bytes is None else None
+    return DirectLauncher(steps, built.kernel, calls, device, large)
 
 
 def _input(

@@ -26,8 +26,8 @@ from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
 from babytriton.running import Runner
 from babytriton.runtime import cuda, executable
-from babytriton.runtime.direct import Shortcut
 from babytriton.runtime.dispatch import require_device
+from babytriton.runtime.shortcuts import Shortcut
 from babytriton.targets import Target
 
 KINDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,10 @@ import torch
 from benchmarks.cases import EPS, HEADS, Case
 
 Way = Callable[[], Any]
+
+# Numba multiplies matrices by OpenBLAS, whose threads keep a core for 30 ms after they are done,
+# whoever's turn it is then.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 ticks: less than a millisecond
 
 
 def ways(case: Case, arguments: tuple[torch.Tensor, ...]) -> dict[str, Way]:

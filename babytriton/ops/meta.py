@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.ops import dynamo
+from babytriton.ops import deferred
 from babytriton.ops.refusals import (
     IllTyped,
     NeedsData,
@@ -79,7 +79,7 @@ def typed(
             _check_device(device, kwargs["device"])
             kwargs = kwargs | {"device": "meta"}
         args = tuple(_as_meta_device(device, fn, arg) for arg in args)
-        with dynamo.unneeded(), torch.no_grad(), _typing(symbols), torch.device("meta"):
+        with deferred.unneeded(), torch.no_grad(), _typing(symbols), torch.device("meta"):
             result = apply(_TYPED_BY.get(fn, fn), args, kwargs)
     except (DataDependent, NeedsConstant, Unsupported, WrongDevice):
         raise

@@ -1,149 +1,138 @@
-"""Programs that are one kernel, called without a virtual machine: check, allocate, launch.
+"""Programs without branches, run without a virtual machine: allocate, launch, and so on.
 
-Of the microsecond that torch takes to add two small tensors, each look at an argument from Python
-is a good part. So all properties of all tensors are checked in one call of torch's, and an output
-is allocated in another; the code that torch.compile generates does the same.
+A program becomes the source of a Python function, as torch.compile's generated code is one: small
+kernels take no longer than the lines that call them. The tensors are torch's from first to last.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C._dynamo import guards
 
 from babytriton import errors
-from babytriton.runtime.interop import ALIGNMENT, readable
+from babytriton.ops.fallback import TorchCall
+from babytriton.runtime.interop import contiguous_results
+from babytriton.steps import Launch, Steps
 
 _empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
 
 LARGE = 16 << 20
 """Bytes. Fresh memory of this size costs more than a kernel takes to fill it: the virtual machine,
-which keeps memory for its next call, serves a program with such outputs better."""
+which keeps memory for its next call, serves a program that writes as much better."""
 
 
 class DirectLauncher:
-    """Runs one kernel on a program's parameters.
+    """Runs the steps of a program by a Python function that is made of them.
 
     Args:
-        kernel: takes its arguments, then the tensors that it writes.
-        arguments: the parameters that it takes, by number.
-        outputs: the shape and dtype of each tensor that it writes.
-        results: the program's outputs, each by the number of a tensor that it writes.
+        program: its steps.
+        kernel: gives a kernel by its name.
+        calls: the calls of torch, by the numbers of the parameters that they are.
         device: to allocate on.
+        large: runs the program where it allocates as much; None if it never does.
     """
 
     def __init__(
         self,
-        kernel: Callable[..., Any],
-        arguments: Sequence[int],
-        outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        results: Sequence[int],
+        program: Steps,
+        kernel: Callable[[str], Callable[..., Any]],
+        calls: Mapping[int, TorchCall],
         device: torch.device,
+        large: Callable[[Sequence[Any]], Sequence[Any]] | None,
     ) -> None:
-        self._kernel = kernel
-        self._arguments = tuple(arguments)
-        self._outputs = [(shape, _strides(shape), dtype) for shape, dtype in outputs]
-        self._results = tuple(results)
-        self._allocate = _empty_strided_cpu if device.type == "cpu" else _allocator(device)
+        self._program = program
+        self._calls = calls
+        self._is_never_large = large is None
+        self._globals: dict[str, Any] = {
+            "allocate": _empty_strided_cpu if device.type == "cpu" else _allocator(device),
+            "large": large,
+        }
+        for step in program.steps:
+            if isinstance(step, Launch):
+                self._globals[f"kernel_{step.kernel}"] = kernel(step.kernel)
+        for output in program.allocations:
+            self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
+        for number, call in calls.items():
+            self._globals[f"call_{program.parameters[number]}"] = contiguous_results(call)
+        self._run = self._function(program.parameters, _list(program.results))
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
-        """Run the kernel on parameters that it can read, in order, and return the outputs."""
-        written = [self._allocate(*output) for output in self._outputs]
+        """Run the program on parameters that it can read, in order, and return the outputs."""
         try:
-            self._kernel(*[parameters[i] for i in self._arguments], *written)
+            outputs: Sequence[Any] = self._run(*parameters)
         except Exception as error:
+            # What torch raises is the user's.
+            if self._calls and not type(error).__module__.startswith("tvm"):
+                raise
             raise errors.internal("running", error) from error
-        return [written[i] for i in self._results]
+        return outputs
 
-    def launch_one(self, order: Sequence[int], count: int) -> Callable[..., Any] | None:
-        """A function of a call's arguments that gives the one output; None if there are more.
+    def of_arguments(self, order: Mapping[int, int], count: int) -> Callable[..., Any]:
+        """A function of a call's arguments that gives the program's first output.
 
         Args:
-            order: the argument that each parameter of the program is, by number.
+            order: the argument that each parameter is, by number, but for those that are calls.
             count: how many arguments a call has.
         """
-        if len(self._outputs) > 1:
-            return None
-        kernel, allocate, (output,) = self._kernel, self._allocate, self._outputs
-        places = tuple(order[i] for i in self._arguments)
+        names = [f"unused{i}" for i in range(count)]
+        for parameter, argument in order.items():
+            names[argument] = self._program.parameters[parameter]
+        return self._function(names, self._program.results[0])
 
-        def in_order(*given: Any) -> Any:
-            result = allocate(*output)
-            kernel(*given, result)
-            return result
+    def _function(self, arguments: Sequence[str], result: str) -> Callable[..., Any]:
+        """The program as a function of variables, that returns others."""
+        lines = [f"def run({', '.join(arguments)}):", *self._sizes(), *self._steps()]
+        text = "\n    ".join([*lines, f"return {result}"])
+        found: dict[str, Any] = {}
+        exec(text, self._globals, found)
+        run: Callable[..., Any] = found["run"]
+        return run
 
-        def by_number(*given: Any) -> Any:
-            result = allocate(*output)
-            kernel(*[given[i] for i in places], result)
-            return result
+    def _sizes(self) -> Iterator[str]:
+        """Lines that read sizes, and see to it that they are not too large."""
+        program = self._program
+        for name, tensor, axis in program.sizes:
+            yield f"{name} = {tensor}.shape[{axis}]"
+        if not self._is_never_large:
+            yield f"if {program.bytes} >= {LARGE}:"
+            yield f"    return large({_list(program.parameters)})"
 
-        return in_order if places == tuple(range(count)) else by_number
-
-
-@dataclass(frozen=True)
-class Shortcut:
-    """A shorter way to run some calls.
-
-    Attributes:
-        admits: whether the arguments of a call, of which there are as many, are those of one.
-        run: gives the result for such arguments.
-    """
-
-    admits: Callable[..., bool]
-    run: Callable[..., Any]
-
-
-def like(
-    given: Sequence[Any], conditions: Sequence[Callable[[], bool]] = ()
-) -> Callable[..., bool] | None:
-    """Whether arguments are as the given ones, but for the numbers in tensors and other floats.
-
-    None where the given ones are not tensors that kernels can read as they are, and Python values
-    that hold no others.
-
-    Args:
-        given: the arguments of a call.
-        conditions: what else must hold.
-    """
-    tensors = [i for i, x in enumerate(given) if isinstance(x, torch.Tensor)]
-    values = [(i, type(x), x) for i, x in enumerate(given) if i not in tensors]
-    if not tensors or any(readable(given[i]) is not given[i] for i in tensors):
-        return None
-    if any(kind not in _VALUES for _, kind, _ in values):
-        return None
-    sizes: list[Any] = [list(given[i].shape) for i in tensors]
-    strides: list[Any] = [list(given[i].stride()) for i in tensors]
-    every = [given[i] for i in tensors]
-    check = guards.TensorGuards(
-        *every, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
-    ).check
-    on_gpu = [i for i in tensors if given[i].is_cuda]
-    if not values and not on_gpu and not conditions:
-        return check
-
-    def admits(*others: Any) -> bool:
-        for i, kind, value in values:
-            other = others[i]
-            # A float is an argument of the kernel; other values are part of the program.
-            if type(other) is not kind or (kind is not float and other != value):
-                return False
-        aligned = not any(others[i].data_ptr() % ALIGNMENT for i in on_gpu)
-        fits = aligned and check(*[others[i] for i in tensors])
-        return fits and all(condition() for condition in conditions)
-
-    return admits
+    def _steps(self) -> Iterator[str]:
+        """Lines that run the steps, and let go of what none after them needs."""
+        program = self._program
+        written = {name for step in program.steps for name in step.written}
+        last = {name: n for n, step in enumerate(program.steps) for name in step.arguments}
+        last |= dict.fromkeys(program.results, len(program.steps))
+        for n, step in enumerate(program.steps):
+            if isinstance(step, Launch):
+                for output in step.outputs:
+                    shape, strides = _tuple(output.shape), _tuple(_strides(output.shape))
+                    yield f"{output.name} = allocate({shape}, {strides}, dtype_{output.dtype.name})"
+                yield f"kernel_{step.kernel}({', '.join(step.arguments + step.written)})"
+            else:
+                results = f"{_list(step.written)} = " if step.written else ""
+                yield f"{results}call_{step.function}({_list(step.arguments)})"
+            used = [name for name in (*step.arguments, *step.written) if name in written]
+            over = [name for name in dict.fromkeys(used) if last.get(name, n) == n]
+            if over:
+                yield f"del {', '.join(over)}"
 
 
-_VALUES = (float, int, bool, str, type(None), torch.dtype, torch.device)
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _strides(shape: Sequence[int | str]) -> list[str]:
     """Of a contiguous tensor, in elements."""
-    return tuple(math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))
+    sizes = [max(size, 1) if isinstance(size, int) else f"({size} or 1)" for size in shape]
+    return [" * ".join(map(str, sizes[i + 1 :])) or "1" for i in range(len(shape))]
+
+
+def _tuple(items: Sequence[Any]) -> str:
+    return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
+
+
+def _list(items: Sequence[str]) -> str:
+    return f"[{', '.join(items)}]"
 
 
 def _allocator(device: torch.device) -> Callable[..., torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,12 +27,18 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+    """A fallback as a function of its sizes and tensors, whose results kernels can read."""
+    return lambda given: [readable(result) for result in call(given)]
+
+
 def packed(call: TorchCall) -> Any:
     """A fallback as the function object that the compiled graph calls."""
+    function = contiguous_results(call)
 
     def run(*arguments: Any) -> Any:
         given = [x if isinstance(x, int) else from_dlpack(x) for x in arguments]
-        return tvm_ffi.convert([readable(result) for result in call(given)])
+        return tvm_ffi.convert(function(given))
 
     return tvm_ffi.convert(run)
 

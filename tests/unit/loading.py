@@ -16,11 +16,29 @@ def gated(x):
 
 x = torch.randn(5, 7)
 expected = gated.fn(x)
-torch.testing.assert_close(gated(x), expected)
-assert "torch._dynamo" not in sys.modules
+found = gated(x)
+for name in ("torch._dynamo", "sympy", "torch.fx.experimental.symbolic_shapes"):
+    assert name not in sys.modules, name
 assert "_dynamo" not in vars(torch)
+assert not hasattr(torch.fx.experimental, "symbolic_shapes")
+torch.testing.assert_close(found, expected)
 compiled = torch.compile(gated.fn, backend="eager")
 assert torch.equal(compiled(x), expected)
 assert "torch._dynamo" in sys.modules
 assert torch.empty(2, device="meta").mul(3).shape == (2,)
+
+
+@bt.jit("cpu", dynamic=True)
+def of_any_size(x):
+    return torch.cat([x, x * 2])
+
+
+for n in (3, 5):
+    torch.testing.assert_close(of_any_size(x[:n]), of_any_size.fn(x[:n]))
+import sympy  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false  # noqa: E402
+
+assert isinstance(sympy.Symbol("n"), sympy.Basic)
+assert guard_or_false(True)
+assert ShapeEnv() is not None
 print("done")

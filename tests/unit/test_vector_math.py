@@ -105,6 +105,32 @@ def test_ten_million_numbers(fn: Callable[[torch.Tensor], torch.Tensor], limit: 
     check(bt.jit("cpu")(fn)(x), fn(x.double()), limit)
 
 
+@pytest.mark.parametrize("fn", [sin, cos])
+def test_small_and_large_arguments_side_by_side(fn: Any) -> None:
+    """Small ones are computed by other formulas, unless a large one is near."""
+    quarters = (torch.arange(-660_000, 660_000).double() * (torch.pi / 2)).float()
+    near = [torch.nextafter(quarters, torch.tensor(end)) for end in (-torch.inf, torch.inf)]
+    x = torch.cat([quarters, *near, torch.tensor([2.0**20, -(2.0**20)])])
+    compiled = bt.jit("cpu")(fn)
+    check(compiled(x), fn(x.double()), 4)
+    for place, large in ((0, 1e30), (70_000, -1e9), (-1, torch.inf), (5_000, torch.nan)):
+        x[place] = large
+    check(compiled(x), fn(x.double()), 4)
+
+
+def test_sines_of_rows_with_what_reads_them() -> None:
+    def turned(x: torch.Tensor, angle: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x * torch.cos(angle) + torch.sin(angle * scale) * scale
+
+    generator = torch.Generator().manual_seed(0)
+    x, angle = (torch.randn(37, 129, generator=generator) for _ in range(2))
+    scale = torch.tensor([[1.0], [1e4], [1e9]]).repeat(13, 1)[:37]
+    within_float32 = (angle * scale).double()
+    exact = x.double() * torch.cos(angle.double()) + torch.sin(within_float32) * scale.double()
+    found = bt.jit("cpu")(turned)(x, angle, scale).double()
+    torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-6)
+
+
 def test_ten_million_powers() -> None:
     generator = torch.Generator().manual_seed(0)
     count = 3_400_000

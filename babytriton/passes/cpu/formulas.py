@@ -360,35 +360,63 @@ def _quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     )
 
 
-def _wave(steps: Steps, x: ir.Expr, ahead: int) -> ir.Expr:
-    """The sine of x and a number of quarter turns."""
-    quadrant, r = _quadrant(steps, x)
-    quadrant = steps(quadrant + steps.i(ahead))
+SMALL = 2.0**20
+"""Up to which a quarter turn has few enough bits in _small_quadrant."""
+# A quarter turn in two parts, of which the first has 33 bits: fdlibm's pio2_1 and pio2_1t.
+_QUARTER_HIGH, _QUARTER_LOW = float.fromhex("0x1.921fb544p+0"), 6.07710050650619224932e-11
+
+
+def _small_quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """As _quadrant, of arguments up to SMALL (Cody and Waite's reduction)."""
+    whole = steps(steps.wide(x))
+    shifted = steps(steps.fma(whole, steps.d(2 / math.pi), steps.d(_ROUND_WIDE)))
+    turns = steps(shifted - steps.d(_ROUND_WIDE))
+    rest = steps(steps.fma(turns, steps.d(-_QUARTER_HIGH), whole))
+    rest = steps(steps.fma(turns, steps.d(-_QUARTER_LOW), rest))
+    # The low bits of `shifted` are the number's.
+    quadrant = steps(steps.cast("int32", steps.reinterpret("int64", shifted)))
+    return quadrant, steps(steps.cast("float32", rest))
+
+
+def _wave(steps: Steps, quadrant: ir.Expr, r: ir.Expr) -> ir.Expr:
+    """The sine of r after a number of quarter turns."""
     square = steps(r * r)
     sine = steps(steps.polynomial(square, _SIN) * square * r + r)
     cosine = steps.polynomial(square, _COS) * square * square - square * steps.f(0.5) + steps.f(1.0)
     is_even = tirx.EQ(tirx.bitwise_and(quadrant, steps.i(1)), steps.i(0))
     value = steps(tirx.Select(is_even, sine, steps(cosine)))
-    value = steps(
-        tirx.Select(
-            tirx.EQ(tirx.bitwise_and(quadrant, steps.i(2)), steps.i(0)),
-            value,
-            value * steps.f(-1.0),
-        )
-    )
-    is_finite = tirx.abs(x) < steps.f(_INFINITY)
-    return steps(tirx.Select(is_finite, value, steps.f(math.nan)))
+    is_first_half = tirx.EQ(tirx.bitwise_and(quadrant, steps.i(2)), steps.i(0))
+    return steps(tirx.Select(is_first_half, value, value * steps.f(-1.0)))
+
+
+def _if_finite(steps: Steps, x: ir.Expr, value: ir.Expr) -> ir.Expr:
+    return steps(tirx.Select(tirx.abs(x) < steps.f(_INFINITY), value, steps.f(math.nan)))
 
 
 def sin(steps: Steps, x: ir.Expr) -> ir.Expr:
     """sin(x), which is -0.0 at -0.0."""
     x = steps(x)
-    return tirx.Select(tirx.EQ(x, steps.f(0.0)), x, _wave(steps, x, 0))
+    value = _if_finite(steps, x, _wave(steps, *_quadrant(steps, x)))
+    return tirx.Select(tirx.EQ(x, steps.f(0.0)), x, value)
 
 
 def cos(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """cos(x)."""
-    return _wave(steps, steps(x), 1)
+    """cos(x), the sine a quarter turn later."""
+    x = steps(x)
+    quadrant, r = _quadrant(steps, x)
+    return _if_finite(steps, x, _wave(steps, steps(quadrant + steps.i(1)), r))
+
+
+def small_sin(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """sin(x) of arguments up to SMALL."""
+    x = steps(x)
+    return tirx.Select(tirx.EQ(x, steps.f(0.0)), x, _wave(steps, *_small_quadrant(steps, x)))
+
+
+def small_cos(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """cos(x) of arguments up to SMALL."""
+    quadrant, r = _small_quadrant(steps, steps(x))
+    return _wave(steps, steps(quadrant + steps.i(1)), r)
 
 
 FORMULAS: dict[str, Callable[..., ir.Expr]] = {
@@ -396,3 +424,9 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
     for formula in (exp, log, log1p, sigmoid, tanh, erf, rsqrt, pow, sin, cos)
 }
 """By the name of TVM's intrinsic."""
+
+SHORT: dict[str, tuple[Callable[..., ir.Expr], float]] = {
+    "sin": (small_sin, SMALL),
+    "cos": (small_cos, SMALL),
+}
+"""Those that are shorter of small arguments, and up to which."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
-from babytriton.passes.cpu.statements import sequence, statements, with_parts
+from babytriton.passes.cpu.statements import at_step, sequence, statements, with_parts
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import offset
 
@@ -218,12 +217,14 @@ class _Lanes:
 
         def step(lane: tirx.Var) -> list[tirx.Stmt]:
             at = start + first * tirx.const(self.width, dtype) + lane
-            sums = iter(self.add(lane, [_at(one.value, loop.loop_var, at) for one in self._sums]))
+            sums = iter(
+                self.add(lane, [at_step(one.value, loop.loop_var, at) for one in self._sums])
+            )
             stores = [one.store for one in self._sums]
             return [  # in the order of the body, which is that of the sums
                 next(sums)
                 if any(stmt.same_as(store) for store in stores)
-                else _at(stmt, loop.loop_var, at)
+                else at_step(stmt, loop.loop_var, at)
                 for stmt in statements(loop.body)
             ]
 
@@ -281,7 +282,7 @@ def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
     if not _is_zero(last):
         single = tirx.Var(variable.name, dtype)
         start = simplify(inner.min + inner.extent - last)
-        body.append(_loop(single, last, _at(inner.body, variable, start + single)))
+        body.append(_loop(single, last, at_step(inner.body, variable, start + single)))
     whole = sequence(body)
     for loop in reversed(outer):
         whole = with_parts(loop, whole)
@@ -304,13 +305,6 @@ def _is_zero(extent: ir.Expr) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 0
 
 
-def _at(node: Any, variable: tirx.Var, place: ir.Expr) -> Any:
-    """An expression or statement of a loop's body at one step."""
-    return tvm_ffi.structural_map(
-        node, (ir.Var, lambda var: place if var.same_as(variable) else var)
-    )
-
-
 def _loop(variable: tirx.Var, count: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
     zero = tirx.const(0, variable.ty.dtype)
     return tirx.For(variable, zero, count, tirx.ForKind.SERIAL, body)
@@ -321,6 +315,6 @@ def _vector(width: int, body: Callable[[tirx.Var], list[tirx.Stmt]]) -> tirx.Stm
     lane = tirx.Var("lane", "int64")
     extent = tirx.const(width, "int64")
     if width == 1:
-        return sequence([_at(stmt, lane, tirx.const(0, "int64")) for stmt in body(lane)])
+        return sequence([at_step(stmt, lane, tirx.const(0, "int64")) for stmt in body(lane)])
     zero = tirx.const(0, "int64")
     return tirx.For(lane, zero, extent, tirx.ForKind.VECTORIZED, sequence(body(lane)))

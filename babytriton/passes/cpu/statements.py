@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
@@ -24,6 +26,13 @@ def statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
 def sequence(parts: list[tirx.Stmt]) -> tirx.Stmt:
     """One statement that runs these one after the other."""
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+
+
+def at_step(node: Any, variable: tirx.Var, place: ir.Expr) -> Any:
+    """An expression or statement of a loop's body at one step."""
+    return tvm_ffi.structural_map(
+        node, (ir.Var, lambda var: place if var.same_as(variable) else var)
+    )
 
 
 def with_parts(loop: tirx.For, body: tirx.Stmt, extent: ir.Expr | None = None) -> tirx.For:

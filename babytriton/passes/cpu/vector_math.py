@@ -10,7 +10,8 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.cpu.formulas import FORMULAS, Steps
+from babytriton.passes.cpu.formulas import FORMULAS, SHORT, Steps
+from babytriton.passes.cpu.small_arguments import small_first
 from babytriton.passes.cpu.statements import sequence
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
 
@@ -31,6 +32,25 @@ def _name(call: ir.Call) -> str | None:
     return name.removeprefix(_SET_ASIDE) if name.startswith(_SET_ASIDE) else None
 
 
+# What follows the name of a function whose argument is small.
+_SMALL = ".small"
+
+
+def _short_form(call: ir.Call) -> tuple[ir.Call, float] | None:
+    name = _name(call)
+    if name not in SHORT:
+        return None
+    _, greatest = SHORT[name]
+    small = tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name + _SMALL, *call.args[1:])
+    return small, greatest
+
+
+def _formula(name: str) -> Callable[..., ir.Expr]:
+    if name.endswith(_SMALL):
+        return SHORT[name.removesuffix(_SMALL)][0]
+    return FORMULAS[name]
+
+
 def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
     """The store, after the steps of the formulas in its value."""
     statements: list[tirx.Stmt] = []
@@ -40,7 +60,7 @@ def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
         if name is None:
             return call
         steps = Steps(dtype_of(call).removeprefix("float32"), statements)
-        return FORMULAS[name](steps, *call.args[1:])
+        return _formula(name)(steps, *call.args[1:])
 
     if nodes(store.value, tirx.Let):  # whose names mean nothing outside
         return store
@@ -134,6 +154,7 @@ def lower_intrinsics(others: tvm.transform.Pass) -> tvm.transform.Pass:
         [
             _pass(ir.Call, _set_aside, "babytriton.SetFormulasAside"),
             others,
+            _pass(tirx.For, lambda loop: small_first(loop, _short_form), "babytriton.SmallFirst"),
             _pass(tirx.BufferStore, _expanded, "babytriton.ExpandFormulas"),
             _pass(ir.Call, _by_library, "babytriton.CallLibrary"),
             tirx.transform.LowerIntrin(),

@@ -1,0 +1,96 @@
+"""Loops over functions that are shorter to compute of small arguments, as nearly all are.
+
+Such a loop runs by the shorter formulas, and notes whether an argument was too large for them; if
+one was, it runs again by those for all arguments. A loop in parallel does so piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from babytriton.passes.blocks import nodes
+from babytriton.passes.cpu.statements import Effects, at_step, sequence, statements
+from babytriton.passes.intrinsics import function_name
+
+# How many numbers of a loop in parallel run again together.
+_PIECE = 1024
+
+
+def small_first(
+    loop: tirx.For, short_form: Callable[[ir.Call], tuple[ir.Call, float] | None]
+) -> tirx.Stmt:
+    """The loop, by short formulas first where it has functions that have some.
+
+    Args:
+        loop: any.
+        short_form: what computes a call of small arguments, and up to which; None for other calls.
+    """
+    stores = statements(loop.body)
+    if not all(isinstance(store, tirx.BufferStore) for store in stores):
+        return loop
+    calls = [call for call in nodes(loop.body, ir.Call) if short_form(call) is not None]
+    if not calls or not _runs_twice(loop.body):
+        return loop
+    if loop.kind == tirx.ForKind.SERIAL:
+        return _small_first(loop, calls, short_form)
+    if loop.kind != tirx.ForKind.PARALLEL:
+        return loop
+    size = tirx.const(_PIECE, loop.loop_var.ty.dtype)
+    piece = tirx.Var("piece", loop.loop_var.ty.dtype)
+    each = tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)
+    first = piece * size
+    body = at_step(loop.body, loop.loop_var, loop.min + first + each)
+    inner = tirx.For(
+        *(each, tirx.const(0, loop.loop_var.ty.dtype), tirx.Min(size, loop.extent - first)),
+        *(tirx.ForKind.SERIAL, body),
+    )
+    calls = [call for call in nodes(body, ir.Call) if short_form(call) is not None]
+    return tirx.For(
+        *(piece, inner.min, tirx.ceildiv(loop.extent, size), tirx.ForKind.PARALLEL),
+        _small_first(inner, calls, short_form),
+    )
+
+
+def _runs_twice(body: tirx.Stmt) -> bool:
+    """Whether running it again changes nothing, and it runs all of its calls."""
+    effects = Effects.of(body)
+    conditions = [c for c in nodes(body, ir.Call) if function_name(c) == "if_then_else"]
+    is_plain = not conditions and not nodes(body, tirx.Let)
+    return is_plain and not effects.reads.keys() & effects.writes.keys()
+
+
+def _small_first(
+    loop: tirx.For,
+    calls: list[ir.Call],
+    short_form: Callable[[ir.Call], tuple[ir.Call, float] | None],
+) -> tirx.Stmt:
+    """The loop by short formulas, and then by the others if an argument was too large."""
+    zero = tirx.const(0, "int32")
+    is_large = tirx.decl_buffer((1,), "int32", "is_large")
+    found: ir.Expr = tirx.BufferLoad(is_large, [zero])
+
+    for call in calls:
+        _, greatest = short_form(call) or (call, 0.0)
+        argument = call.args[-1]
+        beyond = tirx.abs(argument) > tirx.const(greatest, argument.ty.dtype)
+        found = tirx.bitwise_or(found, tirx.Cast("int32", beyond))
+
+    def short(call: ir.Call) -> ir.Expr:
+        form = short_form(call)
+        return call if form is None else form[0]
+
+    noted = tirx.BufferStore(is_large, found, [zero])
+    by_short = tvm_ffi.structural_map(loop.body, (ir.Call, short))
+    index = tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)
+    body = at_step(sequence([noted, *statements(by_short)]), loop.loop_var, index)
+    return sequence(
+        [
+            tirx.AllocBuffer(is_large),
+            tirx.BufferStore(is_large, zero, [zero]),
+            tirx.For(index, loop.min, loop.extent, loop.kind, body),
+            tirx.IfThenElse(tirx.NE(tirx.BufferLoad(is_large, [zero]), zero), loop, None),
+        ]
+    )

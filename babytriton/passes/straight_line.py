@@ -1,0 +1,122 @@
+"""Programs without branches, as steps that run without a virtual machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from tvm import ir, relax, tirx
+from tvm.ir import IRModule
+
+from babytriton.ops.fallback import TORCH_CALL
+from babytriton.steps import Allocation, Launch, OutsideCall, Steps
+from babytriton.types import find_dtype
+
+
+class _NotStraight(Exception):
+    """A part of the program is something else than a step."""
+
+
+def straight_line(mod: IRModule, entry: str) -> Steps | None:
+    """The steps of a program that calls kernels and torch, and nothing else.
+
+    Args:
+        mod: a program of kernels, as ``fuse_and_schedule`` gives it.
+        entry: the program's function.
+    """
+    try:
+        return _Reader().program(mod[entry])
+    except _NotStraight:
+        return None
+
+
+class _Reader:
+    """Reads a program; numbers its variables as it comes to them."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._names: dict[Any, str] = {}
+        self._tuples: dict[Any, tuple[str, ...]] = {}
+
+    def program(self, function: relax.Function) -> Steps:
+        parameters = tuple(self._new(parameter) for parameter in function.params)
+        sizes = []
+        for parameter, name in zip(function.params, parameters):
+            shape = getattr(parameter.ty, "shape", None) or ()
+            for axis, size in enumerate(shape):
+                if isinstance(size, ir.Var) and size not in self._names:
+                    sizes.append((self._new(size), name, axis))
+        steps = [
+            step
+            for block in function.body.blocks
+            for binding in block.bindings
+            if (step := self._step(binding)) is not None
+        ]
+        result = function.body.body
+        if not isinstance(result, relax.Tuple):
+            raise _NotStraight
+        return Steps(parameters, tuple(sizes), tuple(steps), self._all(result.fields))
+
+    def _step(self, binding: relax.Binding) -> Launch | OutsideCall | None:
+        value = binding.value
+        if not isinstance(binding, relax.VarBinding):
+            raise _NotStraight
+        if isinstance(value, relax.TupleGetItem):
+            if value.tuple_value not in self._tuples:
+                raise _NotStraight
+            self._names[binding.var] = self._tuples[value.tuple_value][value.index]
+            return None
+        if not isinstance(value, ir.Call):
+            raise _NotStraight
+        if value.op == ir.Op.get("relax.call_tir"):
+            return self._launch(binding.var, value)
+        # One that only has an effect is called directly, the others by an operator.
+        packed = [value.op, *value.args]
+        if value.op == ir.Op.get("relax.call_pure_packed"):
+            packed = packed[1:]
+        if not isinstance(packed[0], relax.ExternFunc) or packed[0].global_symbol != TORCH_CALL:
+            raise _NotStraight
+        (type,) = value.ty_args
+        if not isinstance(type, ir.TupleType):
+            raise _NotStraight
+        function, *arguments = self._all(packed[1:])
+        self._tuples[binding.var] = results = tuple(self._new() for _ in type.fields)
+        return OutsideCall(function, tuple(arguments), results)
+
+    def _launch(self, variable: Any, call: ir.Call) -> Launch:
+        kernel, arguments, *others = call.args
+        if others or not isinstance(arguments, relax.Tuple):
+            raise _NotStraight
+        given = self._all(arguments.fields)
+        (type,) = call.ty_args
+        if isinstance(type, ir.TupleType):
+            outputs = [self._allocation(self._new(), each) for each in type.fields]
+            self._tuples[variable] = tuple(output.name for output in outputs)
+        else:
+            outputs = [self._allocation(self._new(variable), type)]
+        return Launch(kernel.name_hint, given, tuple(outputs))
+
+    def _allocation(self, name: str, type: Any) -> Allocation:
+        shape = tuple(
+            int(size) if isinstance(size, tirx.IntImm) else self._name(size) for size in type.shape
+        )
+        dtype = find_dtype(str(type.dtype))
+        if dtype is None:
+            raise _NotStraight
+        return Allocation(name, shape, dtype)
+
+    def _new(self, variable: Any = None) -> str:
+        """A name that no other variable has."""
+        name = f"x{next(self._numbers)}"
+        if variable is not None:
+            self._names[variable] = name
+        return name
+
+    def _name(self, expr: Any) -> str:
+        if expr not in self._names:
+            raise _NotStraight
+        return self._names[expr]
+
+    def _all(self, exprs: Sequence[Any]) -> tuple[str, ...]:
+        return tuple(map(self._name, exprs))

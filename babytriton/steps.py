@@ -1,0 +1,102 @@
+"""Programs as steps, one after the other: what the passes find, and the runtime runs. Pure data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from babytriton.types import DType
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A tensor that a kernel writes.
+
+    Attributes:
+        name: of the variable for it.
+        shape: a number or the name of a size for each dimension.
+        dtype: of its elements.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: DType
+
+    @property
+    def bytes(self) -> str:
+        """How many it takes, as a Python expression of the sizes."""
+        return " * ".join(map(str, (self.dtype.torch.itemsize, *self.shape)))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of a kernel.
+
+    Attributes:
+        kernel: the name of its TensorIR function.
+        arguments: the variables that it takes.
+        outputs: what it takes after these, and writes.
+    """
+
+    kernel: str
+    arguments: tuple[str, ...]
+    outputs: tuple[Allocation, ...]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The variables for what it gives."""
+        return tuple(output.name for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class OutsideCall:
+    """A call of torch.
+
+    Attributes:
+        function: the parameter that runs it.
+        arguments: the variables that it takes.
+        written: the variables for the tensors that it gives.
+    """
+
+    function: str
+    arguments: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A program without branches.
+
+    Attributes:
+        parameters: a variable for each parameter of the program.
+        sizes: a variable for each size that a parameter tells, with its name and the dimension.
+        steps: to run in order.
+        results: the variables that are the program's outputs.
+    """
+
+    parameters: tuple[str, ...]
+    sizes: tuple[tuple[str, str, int], ...]
+    steps: tuple[Launch | OutsideCall, ...]
+    results: tuple[str, ...]
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        """All tensors that its kernels write."""
+        launches = [step for step in self.steps if isinstance(step, Launch)]
+        return [output for step in launches for output in step.outputs]
+
+    @property
+    def bytes(self) -> str:
+        """How many its kernels write, as a Python expression of the sizes."""
+        return " + ".join(output.bytes for output in self.allocations) or "0"
+
+    @property
+    def known_bytes(self) -> int | None:
+        """How many its kernels write; None where a size is known at the call alone."""
+        total = 0
+        for output in self.allocations:
+            sizes = [size for size in output.shape if isinstance(size, int)]
+            if len(sizes) < len(output.shape):
+                return None
+            total += output.dtype.torch.itemsize * math.prod(sizes)
+        return total

@@ -1,0 +1,152 @@
+"""Programs without branches, which run as steps of a Python function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import babytriton as bt
+from babytriton.runtime import direct
+from babytriton.runtime.dispatch import Launcher
+
+
+def runner(compiled: Any) -> Any:
+    """What runs the newest program."""
+    return compiled._specializations.newest._runner._launcher
+
+
+def check(fn: Any, *arguments: Any, **options: Any) -> Any:
+    """The function compiled, which gives what it gives itself, at the first call and at others."""
+    compiled = bt.jit("cpu", **options)(fn)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*arguments), fn(*arguments))
+    return compiled
+
+
+def several(x: torch.Tensor, y: torch.Tensor) -> Any:
+    h = torch.softmax(x @ y, -1)
+    values, places = torch.sort(h * 2, -1)
+    return h.sum(0), values[1:], (places, torch.cat([x, x], 1)), h
+
+
+def branching(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_kernels_and_torch_take_turns(dynamic: bool) -> None:
+    x, y = torch.randn(4, 6), torch.randn(6, 8)
+    compiled = check(several, x, y, dynamic=dynamic)
+    assert isinstance(runner(compiled), direct.DirectLauncher)
+    for rows in (5, 9):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(compiled(x, y), several(x, y))
+    assert len(compiled.specializations()) == (1 if dynamic else 3)
+
+
+def test_torch_alone() -> None:
+    def sorted_(x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x).values
+
+    compiled = check(sorted_, torch.randn(50))
+    (found,) = compiled.specializations()
+    assert found.kernels == 0
+    assert compiled._shortcuts
+
+
+def test_branches_need_the_virtual_machine() -> None:
+    x = torch.ones(3, 4)
+    compiled = check(branching, x)
+    assert isinstance(runner(compiled), Launcher)
+    torch.testing.assert_close(compiled(-x), branching(-x))
+
+
+def test_much_memory_comes_from_the_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return (x.softmax(-1) @ x).relu()
+
+    monkeypatch.setattr("babytriton.running.LARGE", 1 << 10)
+    monkeypatch.setattr("babytriton.runtime.direct.LARGE", 1 << 10)
+    assert isinstance(runner(check(twice, torch.randn(32, 32))), Launcher)
+    assert isinstance(runner(check(twice, torch.randn(4, 4))), direct.DirectLauncher)
+    compiled = bt.jit("cpu", dynamic=True)(twice)
+    for n in (4, 32, 5):
+        x = torch.randn(n, n)
+        torch.testing.assert_close(compiled(x), twice(x))
+    assert isinstance(runner(compiled), direct.DirectLauncher)
+
+
+def test_what_is_not_needed_any_more_is_let_go() -> None:
+    """No more tensors live at a time than the chain needs."""
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.sort(x + 1).values
+        return x
+
+    alive: list[int] = []
+    compiled = bt.jit("cpu")(chain)
+    x = torch.randn(8)
+    compiled(x)
+    launcher = runner(compiled)
+    for name, call in list(launcher._globals.items()):
+        if name.startswith("call_"):
+
+            def counted(given: Any, call: Any = call) -> Any:
+                alive.append(sum(isinstance(o, torch.Tensor) for o in _locals_of_run()))
+                return call(given)
+
+            launcher._globals[name] = counted
+    torch.testing.assert_close(launcher([x, *[None] * 4])[0], chain(x))
+    # The argument, and what is sorted.
+    assert alive == [2, 2, 2, 2]
+
+
+def _locals_of_run() -> Any:
+    import inspect
+
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "run":
+        frame = frame.f_back
+    assert frame is not None
+    return list(frame.f_locals.values())
+
+
+def test_effects_stay_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    def printing(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        print("first", y)
+        z = y * 2
+        print("then", z)
+        return z
+
+    compiled = bt.jit("cpu")(printing)
+    x = torch.zeros(2)
+    for _ in range(3):
+        compiled(x)
+        found = capsys.readouterr().out
+        printing(x)
+        assert found == capsys.readouterr().out
+
+
+def test_torchs_errors_are_its_own() -> None:
+    def chosen(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.multinomial(x, 2) + at
+
+    compiled = bt.jit("cpu")(chosen)
+    compiled(torch.ones(4), torch.tensor([1, 2]))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"probability tensor|invalid multinomial"):
+            compiled(-torch.ones(4), torch.tensor([1, 2]))
+
+
+def test_each_call_has_results_of_its_own() -> None:
+    x, y = torch.randn(4, 6), torch.randn(6, 8)
+    compiled = bt.jit("cpu")(several)
+    first = compiled(x, y)
+    kept = [t.clone() for t in (first[0], first[1], first[3])]
+    compiled(x + 1, y)
+    for before, now in zip(kept, (first[0], first[1], first[3])):
+        assert torch.equal(before, now)
