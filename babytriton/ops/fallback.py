@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -60,47 +60,54 @@ class TorchCall:
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
 
+        Its results may record gradients, where the callable knows of more than its arguments.
+
         Raises:
             RuntimeError: torch gives another type than the program was compiled for.
         """
-        numbers = dict(zip(self.sizes, map(int, given)))
-
-        def size(dim: Dim) -> int:
-            return numbers[dim.name]
-
-        args, kwargs = self._filled(given[len(self.sizes) :], size)
-        with torch.no_grad():
-            result = apply(self.fn, args, kwargs)
+        if self._rest is not None:
+            result = self.fn(*given, *self._rest, **self.kwargs)
+        else:
+            result = apply(self.fn, *self._filled(given))
         found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
-        for tensor, type in zip(found, self.results):
-            if tensor.shape == type.shape and tensor.dtype == type.dtype:
-                continue
-            expected = replace(type, shape=map_leaves(type.shape, Dim, size))
-            ours = TensorType.of(tensor)
-            if ours != expected:
-                raise RuntimeError(f"torch gave {ours} where {expected} was expected")
+        for tensor, (shape, dtype) in zip(found, self._expected):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                self._require(tensor, TensorType(shape, dtype), given)
         return found
 
-    def _filled(
-        self, tensors: Sequence[Any], size: Callable[[Dim], int]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _filled(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with their tensors and sizes."""
-        if self._leading is not None:
-            return (*tensors, *self.args[self._leading :]), dict(self.kwargs)
-        rest = iter(tensors)
+        rest = iter(given[len(self.sizes) :])
 
         def fill(value: Value) -> Any:
             # A Python number of the run time travels as a tensor of one element.
             return next(rest).item() if isinstance(value, Scalar) else next(rest)
 
-        filled = map_leaves(map_values((self.args, dict(self.kwargs)), fill), Dim, size)
-        return filled[0], filled[1]
+        filled = map_values((self.args, dict(self.kwargs)), fill)
+        args, kwargs = map_leaves(filled, Dim, partial(self._size, given))
+        return args, kwargs
+
+    def _size(self, given: Sequence[Any], dim: Dim) -> int:
+        return int(given[self.sizes.index(dim.name)])
+
+    def _require(self, tensor: torch.Tensor, type: TensorType, given: Sequence[Any]) -> None:
+        """Refuse a result of another type, once the sizes in that are known."""
+        expected = replace(type, shape=map_leaves(type.shape, Dim, partial(self._size, given)))
+        ours = TensorType.of(tensor)
+        if ours != expected:
+            raise RuntimeError(f"torch gave {ours} where {expected} was expected")
 
     @cached_property
-    def _leading(self) -> int | None:
-        """How many arguments in front are tensors, if all others are as good as constants.
+    def _expected(self) -> list[tuple[Any, torch.dtype]]:
+        """The shape and dtype of each result."""
+        return [(type.shape, type.dtype) for type in self.results]
 
-        None if another is or has a tensor or a size, or is a list, of which each call gets its own.
+    @cached_property
+    def _rest(self) -> tuple[Any, ...] | None:
+        """What follows the tensors, if these come first and all else is as good as constants.
+
+        None if another argument is or has a tensor or a size, or is a list, of which each call
+        gets its own.
         """
         leading = 0
         while leading < len(self.args) and type(self.args[leading]) is Value:
@@ -108,4 +115,4 @@ class TorchCall:
         rest = (self.args[leading:], dict(self.kwargs))
         lists = [x for x in (*rest[0], *rest[1].values()) if isinstance(x, (list, dict))]
         others = lists or values_in(rest) or leaves_in(rest, Dim)
-        return None if others else leading
+        return None if others or self.sizes or not callable(self.fn) else rest[0]
