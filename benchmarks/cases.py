@@ -11,7 +11,7 @@ import torch.nn.functional as F
 EPS = 1e-6
 HEADS = 4
 
-BF16 = torch.bfloat16
+F32, BF16 = torch.float32, torch.bfloat16
 
 
 def add(a, b):
@@ -127,6 +127,68 @@ def cumsum(x):
     return x.cumsum(-1)
 
 
+def mish(x):
+    return x * torch.tanh(torch.log(1 + torch.exp(x)))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def adamw(p, g, m, v):
+    """The parameter after a step."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g * g
+    return p * (1 - 1e-4) - 1e-2 * m / (torch.sqrt(v) + 1e-8)
+
+
+def rotary(x, cos, sin):
+    half = x.shape[-1] // 2
+    turned = torch.cat([-x[:, half:], x[:, :half]], -1)
+    return x * cos + turned * sin
+
+
+def normalized(x, mean, std):
+    return ((x * 0.5 + 0.5) - mean) / std
+
+
+def quantized(x, scale):
+    """To int8 and back."""
+    return torch.clamp(torch.round(x / scale), -128, 127) * scale
+
+
+def huber(x, y):
+    d = torch.abs(x - y)
+    return torch.where(d < 1, 0.5 * d * d, d - 0.5).mean()
+
+
+def logistic_loss(x, y):
+    return (torch.relu(x) - x * y + torch.log1p(torch.exp(-torch.abs(x)))).mean()
+
+
+def masked_scores(x, mask):
+    return torch.softmax(torch.where(mask > -1, x * 0.125, -1e9), -1)
+
+
+def softcapped_scores(x):
+    return torch.softmax(30.0 * torch.tanh(x / 30.0), -1)
+
+
+def add_rms_norm(x, y, w):
+    z = x + y
+    return z * torch.rsqrt((z * z).mean(-1, keepdim=True) + EPS) * w
+
+
+def cosines(a, b):
+    return (a * b).sum(-1) / torch.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+
+
+def divergence(x, y):
+    """Kullback and Leibler's, of each row."""
+    p, q = torch.log_softmax(x, -1), torch.log_softmax(y, -1)
+    return (torch.exp(p) * (p - q)).sum(-1)
+
+
 def matmul(x, w):
     return x @ w
 
@@ -162,7 +224,7 @@ class Case:
     fn: Callable[..., torch.Tensor]
     shapes: tuple[tuple[int, ...], ...]
     size: str
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = F32
     targets: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -177,6 +239,8 @@ class Case:
         drawn = [torch.randn(shape, generator=generator) for shape in self.shapes]
         if self.fn in (matmul, dense, block):
             drawn[1:] = [x / x.shape[0] ** 0.5 if x.ndim == 2 else x for x in drawn[1:]]
+        if self.fn in (adamw, quantized, normalized):  # variances and scales
+            drawn[-1] = drawn[-1].abs() + 0.1
         if self.fn is cross_entropy:
             rows, classes = self.shapes[0]
             drawn[1] = torch.arange(rows) * 7 % classes
@@ -227,6 +291,21 @@ def _rows() -> list[Case]:
     return cases
 
 
+def _custom() -> list[Case]:
+    """What torch has no single function for."""
+    million, x, odd = (1 << 20,), (4096, 1024), (999, 1003)
+    cases = [Case(fn, (million,), "1M", dtype) for fn in (mish, gelu_tanh) for dtype in (F32, BF16)]
+    cases += [Case(adamw, (million,) * 4, "1M"), Case(rotary, ((8192, 128),) * 3, "8192x128")]
+    cases += [Case(normalized, ((32, 224, 224, 3), (3,), (3,)), "32x224x224x3")]
+    cases += [Case(quantized, (odd, (999, 1)), "999x1003")]
+    cases += [Case(fn, (odd, odd), "999x1003") for fn in (huber, logistic_loss)]
+    cases += [Case(masked_scores, ((8, 512, 512), (512, 512)), "8x512x512")]
+    cases += [Case(softcapped_scores, ((8, 512, 512),), "8x512x512")]
+    cases += [Case(add_rms_norm, (x, x, (1024,)), "4096x1024", dtype) for dtype in (F32, BF16)]
+    cases += [Case(fn, (x, x), "4096x1024") for fn in (cosines, divergence)]
+    return cases
+
+
 def _sums() -> list[Case]:
     cases = [
         Case(total, ((1 << 24,),), "16M", targets={"eager": 1.0}),
@@ -248,7 +327,7 @@ def _products() -> list[Case]:
     ]
 
 
-CASES = (*_elementwise(), *_rows(), *_sums(), *_products())
+CASES = (*_elementwise(), *_rows(), *_custom(), *_sums(), *_products())
 
 PRODUCTS = tuple(
     Case(matmul, ((m, k), (k, n)), f"{m}x{k}x{n}", targets={"eager": 0.95})

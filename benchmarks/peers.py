@@ -52,6 +52,26 @@ def _jax(case: Case, arguments: tuple[torch.Tensor, ...]) -> Way | None:
     def cross_entropy(x, t):
         return -jnp.take_along_axis(jax.nn.log_softmax(x), t[:, None], 1).mean()
 
+    def masked_scores(x, mask):
+        return jax.nn.softmax(jnp.where(mask > -1, x * 0.125, -1e9), -1)
+
+    def huber(x, y):
+        d = jnp.abs(x - y)
+        return jnp.where(d < 1, 0.5 * d * d, d - 0.5).mean()
+
+    def adamw(p, g, m, v):
+        m = 0.9 * m + 0.1 * g
+        v = 0.999 * v + 0.001 * g * g
+        return p * (1 - 1e-4) - 1e-2 * m / (jnp.sqrt(v) + 1e-8)
+
+    def rotary(x, cos, sin):
+        low, high = jnp.split(x, 2, -1)
+        return x * cos + jnp.concatenate([-high, low], -1) * sin
+
+    def divergence(x, y):
+        p, q = jax.nn.log_softmax(x), jax.nn.log_softmax(y)
+        return (jnp.exp(p) * (p - q)).sum(-1)
+
     def gelu(x):
         return jax.nn.gelu(x, approximate=False)
 
@@ -92,6 +112,21 @@ def _jax(case: Case, arguments: tuple[torch.Tensor, ...]) -> Way | None:
         "row_sums": lambda x: x.sum(-1),
         "column_sums": lambda x: x.sum(0),
         "cumsum": lambda x: jnp.cumsum(x, -1),
+        "mish": lambda x: x * jnp.tanh(jnp.log(1 + jnp.exp(x))),
+        "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+        "adamw": adamw,
+        "rotary": rotary,
+        "normalized": lambda x, mean, std: ((x * 0.5 + 0.5) - mean) / std,
+        "quantized": lambda x, scale: jnp.clip(jnp.round(x / scale), -128, 127) * scale,
+        "huber": huber,
+        "logistic_loss": lambda x, y: (
+            jax.nn.relu(x) - x * y + jnp.log1p(jnp.exp(-jnp.abs(x)))
+        ).mean(),
+        "masked_scores": masked_scores,
+        "softcapped_scores": lambda x: jax.nn.softmax(30.0 * jnp.tanh(x / 30.0), -1),
+        "add_rms_norm": lambda x, y, w: rms_norm(x + y, w),
+        "cosines": lambda a, b: (a * b).sum(-1) / jnp.sqrt((a * a).sum(-1) * (b * b).sum(-1)),
+        "divergence": divergence,
         "matmul": lambda x, w: x @ w,
         "dense": lambda x, w, b: gelu(x @ w + b),
         "block": block,

@@ -11,9 +11,9 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 
 from babytriton.passes import cpu, devices, gpu, lines
 from babytriton.passes.cpu import vector_math
-from babytriton.passes.cpu.alignment import any_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
+from babytriton.passes.cpu.memory import any_address, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
@@ -45,11 +45,11 @@ ROWS = {"cpu": (RowwiseOnCpu(), SMALL), "cuda": (RowwiseOnGpu(), 0)}
 rows' results may be for it to take that too."""
 
 FINISH = {
-    "cpu": (precise_math_on_cpu, any_address, plain_loops, fused_multiply_adds),
+    "cpu": (precise_math_on_cpu, any_address, plain_loops, on_the_stack, fused_multiply_adds),
     "cuda": (precise_math_on_gpu,),
 }
 """What each kind of target does with scheduled kernels: math functions as precise as torch's, and
-on the CPU parameters at any address."""
+on the CPU parameters at any address, and locals on the stack."""
 
 
 LOWERING = "babytriton"

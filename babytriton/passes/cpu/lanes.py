@@ -21,8 +21,8 @@ from babytriton.passes.nests import offset
 
 # Enough sums side by side to hide an addition's latency: eight vectors of AVX2, four of AVX-512.
 LANES = 64
-# Where a math function is computed on the way, its values need the registers.
-LANES_OF_FUNCTIONS = 32
+# Where a math function is computed on the way, its values need registers, as do float64's sums.
+FEW_LANES = 32
 # Of the shorter vectors.
 SHORT = 8
 
@@ -293,8 +293,9 @@ def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
 
 def _width(loop: tirx.For) -> int:
     """How many partial results to keep."""
-    calls = nodes(loop.body, ir.Call)
-    most = LANES_OF_FUNCTIONS if any(function_name(c) in FLOAT_FUNCTIONS for c in calls) else LANES
+    has_functions = any(function_name(c) in FLOAT_FUNCTIONS for c in nodes(loop.body, ir.Call))
+    stored = {str(store.value.ty.dtype) for store in nodes(loop.body, tirx.BufferStore)}
+    most = FEW_LANES if has_functions or "float64" in stored else LANES
     if isinstance(loop.extent, tirx.IntImm):
         while most > int(loop.extent):
             most //= 2

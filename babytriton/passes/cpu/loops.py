@@ -54,7 +54,7 @@ def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:
     """Sums of integers without the zeros that moving blocks leaves in them."""
     if not str(node.ty.dtype).startswith("int"):
         return node
-    if isinstance(node, tirx.Sub) and node.a.same_as(node.b):
+    if isinstance(node, tirx.Sub) and tvm_ffi.structural_equal(node.a, node.b):
         return tirx.const(0, node.ty.dtype)
     return node.a + node.b if isinstance(node, tirx.Add) else node.a - node.b
 
