@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 LAYERS = (
     {"diagnostics", "types", "config"},
     {"errors", "ops", "targets"},
-    {"tensor", "device", "steps"},
+    {"tensor", "device", "plan"},
     {"frontend", "passes", "runtime"},
     {"running"},
     {"stages"},

@@ -110,10 +110,12 @@ class BadCall(CallDiagnostic):
 class ArgumentMeta(CallDiagnostic):
     code = "BT109"
     title = "`{name}` has no data"
-    label = "a meta tensor was given"
-    hint = "meta tensors serve for lower(); call with real ones"
+    label = "{kind} was given"
+    hint = "{instead}"
     exception = ValueError
     name: str
+    kind: str = "a meta tensor"
+    instead: str = "meta tensors serve for lower(); call with real ones"
 
 
 @dataclass(frozen=True)

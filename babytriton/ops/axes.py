@@ -18,6 +18,14 @@ STEPS = 4096
 """Numbers that are added one after another before float32 has lost too many of a sum's digits."""
 
 
+def pieces(length: int) -> int:
+    """Into how many pieces the CPU's schedules cut the sum of a whole tensor, for its threads.
+
+    A number that does not depend on the machine: sums then come out the same on every machine.
+    """
+    return 1024 if length >= 1 << 22 else 64
+
+
 @dataclass(frozen=True)
 class Axes:
     """The dimensions of a shape that are reduced.
@@ -129,13 +137,13 @@ def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
 def _has_many_steps(shape: Sequence[int], dims: tuple[int, ...]) -> bool:
     """Whether many numbers follow each other in a sum, as the schedules of the CPU share it out.
 
-    A row has lanes, of which a function leaves 32, and a whole tensor also has 64 pieces.
+    A row has lanes, of which a function leaves 32, and a whole tensor also has pieces.
     """
     if any(is_symbolic(shape[d]) for d in dims):
         return True
     length = math.prod(shape[d] for d in dims)
     if dims == tuple(range(len(shape))):
-        length //= 64
+        length //= pieces(length)
     if dims and dims[-1] == len(shape) - 1:
         length //= 32
     return length > STEPS

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +38,9 @@ def unneeded() -> Iterator[None]:
 class _StandIn(ModuleType):
     """A module that is not loaded, but for a few attributes; any other one loads it.
 
+    Who keeps it, such as another thread that imports the module meanwhile, has the module: what is
+    asked of it, and set, is the module's own.
+
     Args:
         name: of the module.
         make: what makes each of these attributes.
@@ -43,22 +48,29 @@ class _StandIn(ModuleType):
 
     def __init__(self, name: str, make: Mapping[str, Callable[[_StandIn], Any]]) -> None:
         super().__init__(name)
-        self._make = make
+        vars(self).update(__spec__=_spec(name), _make=make)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__" and self.__name__ == _SHAPES:
+        if name == "__path__" and _spec(self.__name__).submodule_search_locations is None:
             raise AttributeError(name)  # of packages alone
         # Not kept: once the module is loaded, its own one is asked for.
         if self.loaded() is None and name in self._make:
             return self._make[name](self)
         return getattr(self.load(), name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.load(), name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.load())
+
     def put(self) -> None:
         """Stand in for the module, also where its package has it as an attribute."""
-        sys.modules[self.__name__] = self
-        package, name = self._place()
-        if package is not None:
-            setattr(package, name, self)
+        # Another thread may be importing it by now.
+        if sys.modules.setdefault(self.__name__, self) is self:
+            package, name = self._place()
+            if package is not None:
+                setattr(package, name, self)
 
     def remove(self) -> None:
         """Stand in for nothing any more."""
@@ -83,12 +95,52 @@ class _StandIn(ModuleType):
         return sys.modules.get(package), name
 
 
+@cache
+def _spec(name: str) -> Any:
+    """What the import system knows of a module, which it need not load for that."""
+    return importlib.util.find_spec(name)
+
+
+class _ClassOf:
+    """A class of a module: nothing is one of its objects before the module is loaded.
+
+    Args:
+        name: of the class.
+        module: that has it.
+    """
+
+    def __init__(self, name: str, module: _StandIn) -> None:
+        self._name, self._module = name, module
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return self._module.loaded() is not None and isinstance(value, self._own)
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return self._module.loaded() is not None and issubclass(kind, self._own)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type]:
+        return (self._own,)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._own(*args, **kwargs)
+
+    @property
+    def _own(self) -> Any:
+        return getattr(self._module.load(), self._name)
+
+
 def _disable(module: _StandIn) -> Any:
     """torch.compiler.disable: a function that is hidden from the compiler once there is one."""
 
-    def disable(fn: Callable[..., Any], recursive: bool = True, **options: Any) -> Any:
+    def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+        if fn is None:
+            return functools.partial(disable, recursive=recursive, **options)
         hidden = None
 
+        @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal hidden
             loaded: Any = module.loaded()
@@ -99,11 +151,6 @@ def _disable(module: _StandIn) -> Any:
         return call
 
     return disable
-
-
-def _of_nothing(_: _StandIn) -> Any:
-    """A class without objects."""
-    return type("Nothing", (), {})
 
 
 def _plain(name: str, of_plain: Callable[..., Any]) -> Callable[[_StandIn], Any]:
@@ -153,6 +200,6 @@ _OF_PLAIN: Mapping[str, Callable[..., Any]] = {
 
 _MAKERS: Mapping[str, Mapping[str, Callable[[_StandIn], Any]]] = {
     "torch._dynamo": {"disable": _disable},
-    "sympy": {"Basic": _of_nothing},
+    "sympy": {"Basic": functools.partial(_ClassOf, "Basic")},
     _SHAPES: {name: _plain(name, function) for name, function in _OF_PLAIN.items()},
 }

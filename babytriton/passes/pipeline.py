@@ -45,20 +45,25 @@ ROWS = {"cpu": (RowwiseOnCpu(), SMALL), "cuda": (RowwiseOnGpu(), 0)}
 rows' results may be for it to take that too."""
 
 FINISH = {
-    "cpu": (precise_math_on_cpu, any_address, plain_loops, on_the_stack, fused_multiply_adds),
+    "cpu": (precise_math_on_cpu, any_address, plain_loops, fused_multiply_adds),
     "cuda": (precise_math_on_gpu,),
 }
 """What each kind of target does with scheduled kernels: math functions as precise as torch's, and
-on the CPU parameters at any address, and locals on the stack."""
+on the CPU parameters at any address."""
 
 
 LOWERING = "babytriton"
-"""The name TVM knows its own lowering of scheduled kernels by, with our math functions."""
+"""The name TVM knows its own lowering of scheduled kernels by, with our math and memory."""
 
 
 def _lowering() -> tuple[Any, ...]:
     lower, finish_host, finish_device = get_tir_pipeline("default")
-    return lower, lambda: vector_math.lower_intrinsics(finish_host()), finish_device
+
+    def finish() -> tvm.transform.Pass:
+        host = tvm.transform.Sequential([on_the_stack(), finish_host()])
+        return vector_math.lower_intrinsics(host)
+
+    return lower, finish, finish_device
 
 
 register_tir_pipeline(LOWERING, _lowering)

@@ -10,7 +10,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
-from babytriton.steps import Allocation, Launch, OutsideCall, Steps
+from babytriton.plan import Allocation, Launch, OutsideCall, Plan
 from babytriton.types import find_dtype
 
 
@@ -18,7 +18,7 @@ class _NotStraight(Exception):
     """A part of the program is something else than a step."""
 
 
-def straight_line(mod: IRModule, entry: str) -> Steps | None:
+def straight_line(mod: IRModule, entry: str) -> Plan | None:
     """The steps of a program that calls kernels and torch, and nothing else.
 
     Args:
@@ -39,7 +39,7 @@ class _Reader:
         self._names: dict[Any, str] = {}
         self._tuples: dict[Any, tuple[str, ...]] = {}
 
-    def program(self, function: relax.Function) -> Steps:
+    def program(self, function: relax.Function) -> Plan:
         parameters = tuple(self._new(parameter) for parameter in function.params)
         sizes = []
         for parameter, name in zip(function.params, parameters):
@@ -56,7 +56,7 @@ class _Reader:
         result = function.body.body
         if not isinstance(result, relax.Tuple):
             raise _NotStraight
-        return Steps(parameters, tuple(sizes), tuple(steps), self._all(result.fields))
+        return Plan(parameters, tuple(sizes), tuple(steps), self._all(result.fields))
 
     def _step(self, binding: relax.Binding) -> Launch | OutsideCall | None:
         value = binding.value

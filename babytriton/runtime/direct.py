@@ -14,8 +14,8 @@ from torch._C._dynamo import guards
 
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
+from babytriton.plan import Launch, Plan
 from babytriton.runtime.interop import contiguous_results
-from babytriton.steps import Launch, Steps
 
 _empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
 
@@ -37,14 +37,13 @@ class DirectLauncher:
 
     def __init__(
         self,
-        program: Steps,
+        program: Plan,
         kernel: Callable[[str], Callable[..., Any]],
         calls: Mapping[int, TorchCall],
         device: torch.device,
         large: Callable[[Sequence[Any]], Sequence[Any]] | None,
     ) -> None:
         self._program = program
-        self._calls = calls
         self._is_never_large = large is None
         self._globals: dict[str, Any] = {
             "allocate": _empty_strided_cpu if device.type == "cpu" else _allocator(device),
@@ -64,10 +63,10 @@ class DirectLauncher:
         try:
             outputs: Sequence[Any] = self._run(*parameters)
         except Exception as error:
-            # What torch raises is the user's.
-            if self._calls and not type(error).__module__.startswith("tvm"):
-                raise
-            raise errors.internal("running", error) from error
+            # What torch raises, of its own calls or of memory, is the user's.
+            if type(error).__module__.startswith("tvm"):
+                raise errors.internal("running", error) from error
+            raise
         return outputs
 
     def of_arguments(self, order: Mapping[int, int], count: int) -> Callable[..., Any]:

@@ -54,14 +54,29 @@ def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:
         device: that the program runs on.
 
     Raises:
-        ValueError: it has no data, is on another device, or records gradients.
+        ValueError: it has no data of its own, is on another device, or records gradients.
     """
     if tensor.is_meta:
         raise errors.ArgumentMeta(None, name).error()
+    kind = _without_memory(tensor)
+    if kind is not None:
+        instead = "call with plain tensors, outside torch.func's transforms and fake modes"
+        raise errors.ArgumentMeta(None, name, kind, instead).error()
     if tensor.device != device and (device.index is not None or tensor.device.type != device.type):
         raise errors.ArgumentDevice(None, name, str(device), str(tensor.device)).error()
     if tensor.requires_grad and torch.is_grad_enabled():
         raise errors.ArgumentRequiresGrad(None, name).error()
+
+
+def _without_memory(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that stands for others, or for none; None for one that has numbers."""
+    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        return f"a {type(tensor).__name__}"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "a tensor that torch.func transforms"
+    if torch._is_functional_tensor(tensor):
+        return "a functional tensor"
+    return None
 
 
 def check_target(

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 
 import torch
 
 import babytriton as bt
+from babytriton.ops import deferred
 
 
 @bt.jit("cpu")
 def gated(x):
     return torch.sigmoid(x * x) * x
 
+
+with deferred.unneeded():
+    import sympy as kept
+
+    basic = kept.Basic
+    assert importlib.util.find_spec("sympy") is not None
+    assert not isinstance(3, (str, basic))
 
 x = torch.randn(5, 7)
 expected = gated.fn(x)
@@ -41,4 +50,18 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false  # no
 assert isinstance(sympy.Symbol("n"), sympy.Basic)
 assert guard_or_false(True)
 assert ShapeEnv() is not None
+
+# What was kept from before is the same as what is loaded now.
+assert isinstance(sympy.Symbol("n"), basic)
+
+
+class Own(basic):
+    """As another library's."""
+
+
+assert issubclass(Own, sympy.Basic)
+assert issubclass(Own, basic)
+kept.noted = True
+assert sympy.noted
+assert set(dir(kept)) == set(dir(sympy))
 print("done")

@@ -446,3 +446,19 @@ def test_first_call_leaves_torchs_compiler_alone() -> None:
     command = [sys.executable, "-m", "tests.unit.loading"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "done", done.stderr
+
+
+def test_tensors_without_numbers_are_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(3, 4))
+    compiled = bt.jit("cpu")(lambda x: x * 2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="BT109"):
+            compiled(fake)
+        with pytest.raises(ValueError, match="BT109"):
+            torch.func.functionalize(compiled)(torch.ones(3, 4))
+        with pytest.raises(ValueError, match="BT109"):
+            torch.func.jvp(compiled, (torch.ones(3, 4),), (torch.ones(3, 4),))
+        compiled(torch.ones(3, 4))

@@ -360,14 +360,14 @@ def _quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     )
 
 
-SMALL = 2.0**20
-"""Up to which a quarter turn has few enough bits in _small_quadrant."""
+# Up to which a quarter turn has few enough bits in _small_quadrant.
+_GREATEST_SMALL = 2.0**20
 # A quarter turn in two parts, of which the first has 33 bits: fdlibm's pio2_1 and pio2_1t.
 _QUARTER_HIGH, _QUARTER_LOW = float.fromhex("0x1.921fb544p+0"), 6.07710050650619224932e-11
 
 
 def _small_quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """As _quadrant, of arguments up to SMALL (Cody and Waite's reduction)."""
+    """As _quadrant, of arguments up to _GREATEST_SMALL (Cody and Waite's reduction)."""
     whole = steps(steps.wide(x))
     shifted = steps(steps.fma(whole, steps.d(2 / math.pi), steps.d(_ROUND_WIDE)))
     turns = steps(shifted - steps.d(_ROUND_WIDE))
@@ -408,13 +408,13 @@ def cos(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 def small_sin(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """sin(x) of arguments up to SMALL."""
+    """sin(x) of arguments up to _GREATEST_SMALL."""
     x = steps(x)
     return tirx.Select(tirx.EQ(x, steps.f(0.0)), x, _wave(steps, *_small_quadrant(steps, x)))
 
 
 def small_cos(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """cos(x) of arguments up to SMALL."""
+    """cos(x) of arguments up to _GREATEST_SMALL."""
     quadrant, r = _small_quadrant(steps, steps(x))
     return _wave(steps, steps(quadrant + steps.i(1)), r)
 
@@ -425,8 +425,8 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
 }
 """By the name of TVM's intrinsic."""
 
-SHORT: dict[str, tuple[Callable[..., ir.Expr], float]] = {
-    "sin": (small_sin, SMALL),
-    "cos": (small_cos, SMALL),
+SMALL: dict[str, tuple[Callable[..., ir.Expr], float]] = {
+    "sin": (small_sin, _GREATEST_SMALL),
+    "cos": (small_cos, _GREATEST_SMALL),
 }
 """Those that are shorter of small arguments, and up to which."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
+import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
+
+from babytriton.passes.intrinsics import rewrite
+from babytriton.types import find_dtype
+
+STACK = 16 << 10
+"""Bytes that a local may take there: a row of 4096 float32."""
+
+# Tells TVM to leave an allocation to the code generator, which takes it from the stack.
+_KEEP = "disable_lower_builtin"
 
 
 def any_address(mod: IRModule) -> IRModule:
@@ -14,58 +24,56 @@ def any_address(mod: IRModule) -> IRModule:
     TVM takes 64 bytes for granted, and a vector load from elsewhere ends the process. A load that
     need not be aligned takes no longer on today's processors where the address is aligned.
     """
-    return _map_functions(mod, _with_unaligned_parameters)
-
-
-def on_the_stack(mod: IRModule) -> IRModule:
-    """Kernels whose locals are ordinary memory, which TVM puts on the stack where it is small.
-
-    What has the scope of a GPU's registers it asks its allocator for, once for each element.
-    """
-    return _map_functions(mod, _with_plain_locals)
-
-
-def _map_functions(mod: IRModule, fn: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> IRModule:
     functions = {
-        var: fn(func) if isinstance(func, tirx.PrimFunc) else func
+        var: _with_unaligned_parameters(func) if isinstance(func, tirx.PrimFunc) else func
         for var, func in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
+def on_the_stack() -> tvm.transform.Pass:
+    """Small locals of kernels on the stack, for before TVM's lowering of calls to its runtime.
+
+    That asks an allocator for what has the scope of a GPU's registers, and for a kilobyte and
+    more, wherever it is needed: for each element, or for each row.
+    """
+
+    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
+        return rewrite(mod, tirx.AllocBuffer, _kept)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.OnTheStack")
+
+
+def _kept(allocation: tirx.AllocBuffer) -> tirx.AllocBuffer:
+    type = allocation.buffer.ty
+    dtype = find_dtype(str(type.dtype))
+    if dtype is None or not all(isinstance(size, tirx.IntImm) for size in type.shape):
+        return allocation
+    if math.prod(int(size) for size in type.shape) * dtype.bits // 8 > STACK:
+        return allocation
+    return tirx.AllocBuffer(
+        allocation.buffer, {**allocation.annotations, _KEEP: tirx.IntImm("bool", 1)}
+    )
+
+
 def _with_unaligned_parameters(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    # An alignment of a byte, which code generators raise to that of an element.
     parameters = {
-        param: ir.Var(param.name, _changed(param.ty, alignment=1))
+        param: ir.Var(param.name, _unaligned(param.ty))
         for param in func.params
         if isinstance(param.ty, tirx.BufferType)
     }
     return tvm_ffi.structural_map(func, (ir.Var, lambda var: parameters.get(var, var)))
 
 
-def _with_plain_locals(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    plain: dict[ir.Var, ir.Var] = {}
-
-    def renamed(var: ir.Var) -> ir.Var:
-        if not isinstance(var.ty, tirx.BufferType) or var.ty.storage_scope != "local":
-            return var
-        if var not in plain:
-            plain[var] = ir.Var(var.name, _changed(var.ty, scope="global"))
-        return plain[var]
-
-    return tvm_ffi.structural_map(func, (ir.Var, renamed))
-
-
-def _changed(
-    type: tirx.BufferType, scope: str | None = None, alignment: int | None = None
-) -> tirx.BufferType:
+def _unaligned(type: tirx.BufferType) -> tirx.BufferType:
+    """The type with an alignment of a byte, which code generators raise to that of an element."""
     return tirx.BufferType(
         type.dtype,
-        scope or type.storage_scope,
+        type.storage_scope,
         type.shape,
         type.strides,
         type.elem_offset,
-        alignment or type.data_alignment,
+        1,
         type.offset_factor,
         type.layout,
         type.allocated_addr,

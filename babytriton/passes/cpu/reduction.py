@@ -7,6 +7,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.axes import pieces
 from babytriton.passes.blocks import (
     inline_cheap,
     is_at_least,
@@ -28,10 +29,6 @@ FEW_COLUMNS = 4096
 
 # Pieces that the rows are cut into where there are so few columns.
 ROW_PIECES = 8
-
-# Pieces that a long reduction is cut into, for threads to work on. A fixed number, not the
-# machine's: sums then come out the same on every machine.
-PIECES = 64
 
 
 class Reduction(ScheduleRule):
@@ -94,7 +91,9 @@ def reduce_whole(sch: s_tir.Schedule, info: SBlockInfo) -> None:
     if len(reduced) > 1 or not is_at_least(info, PARALLEL):
         sch.decompose_reduction(block, reduced[0])
         return
-    piece, _ = sch.split(reduced[0], [PIECES, None])
+    length = sch.get(reduced[0]).extent
+    count = pieces(int(length) if isinstance(length, tirx.IntImm) else 0)
+    piece, _ = sch.split(reduced[0], [count, None])
     part = sch.rfactor(piece, 0)
     sch.reorder(loop_of(sch, part, 0), loop_of(sch, part, 1))
     sch.parallel(loop_of(sch, part, 0))

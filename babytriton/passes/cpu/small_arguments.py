@@ -1,7 +1,8 @@
 """Loops over functions that are shorter to compute of small arguments, as nearly all are.
 
-Such a loop runs by the shorter formulas, and notes whether an argument was too large for them; if
-one was, it runs again by those for all arguments. A loop in parallel does so piece by piece.
+Such a loop runs by the formulas for small ones, and notes whether an argument was too large for
+them; if one was, it runs again by those for all arguments. A loop in parallel does so piece by
+piece. Running again changes nothing, as no parameters share memory: calls refuse those that do.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _PIECE = 1024
 
 
 def small_first(
-    loop: tirx.For, short_form: Callable[[ir.Call], tuple[ir.Call, float] | None]
+    loop: tirx.For, small_form: Callable[[ir.Call], tuple[ir.Call, float] | None]
 ) -> tirx.Stmt:
-    """The loop, by short formulas first where it has functions that have some.
+    """The loop, by formulas for small arguments first where its functions have some.
 
     Args:
         loop: any.
-        short_form: what computes a call of small arguments, and up to which; None for other calls.
+        small_form: what computes a call of small arguments, and up to which; None for other calls.
     """
     stores = statements(loop.body)
     if not all(isinstance(store, tirx.BufferStore) for store in stores):
         return loop
-    calls = [call for call in nodes(loop.body, ir.Call) if short_form(call) is not None]
-    if not calls or not _runs_twice(loop.body):
+    calls = [call for call in nodes(loop.body, ir.Call) if small_form(call) is not None]
+    if not calls or not _runs_twice(loop.body) or loop.annotations:
         return loop
     if loop.kind == tirx.ForKind.SERIAL:
-        return _small_first(loop, calls, short_form)
+        return _small_first(loop, calls, small_form)
     if loop.kind != tirx.ForKind.PARALLEL:
         return loop
     size = tirx.const(_PIECE, loop.loop_var.ty.dtype)
@@ -47,10 +48,10 @@ def small_first(
         *(each, tirx.const(0, loop.loop_var.ty.dtype), tirx.Min(size, loop.extent - first)),
         *(tirx.ForKind.SERIAL, body),
     )
-    calls = [call for call in nodes(body, ir.Call) if short_form(call) is not None]
+    calls = [call for call in nodes(body, ir.Call) if small_form(call) is not None]
     return tirx.For(
         *(piece, inner.min, tirx.ceildiv(loop.extent, size), tirx.ForKind.PARALLEL),
-        _small_first(inner, calls, short_form),
+        _small_first(inner, calls, small_form),
     )
 
 
@@ -65,27 +66,27 @@ def _runs_twice(body: tirx.Stmt) -> bool:
 def _small_first(
     loop: tirx.For,
     calls: list[ir.Call],
-    short_form: Callable[[ir.Call], tuple[ir.Call, float] | None],
+    small_form: Callable[[ir.Call], tuple[ir.Call, float] | None],
 ) -> tirx.Stmt:
-    """The loop by short formulas, and then by the others if an argument was too large."""
+    """The loop by those formulas, and then by the others if an argument was too large."""
     zero = tirx.const(0, "int32")
     is_large = tirx.decl_buffer((1,), "int32", "is_large")
     found: ir.Expr = tirx.BufferLoad(is_large, [zero])
 
     for call in calls:
-        _, greatest = short_form(call) or (call, 0.0)
+        _, greatest = small_form(call) or (call, 0.0)
         argument = call.args[-1]
         beyond = tirx.abs(argument) > tirx.const(greatest, argument.ty.dtype)
         found = tirx.bitwise_or(found, tirx.Cast("int32", beyond))
 
-    def short(call: ir.Call) -> ir.Expr:
-        form = short_form(call)
+    def small(call: ir.Call) -> ir.Expr:
+        form = small_form(call)
         return call if form is None else form[0]
 
     noted = tirx.BufferStore(is_large, found, [zero])
-    by_short = tvm_ffi.structural_map(loop.body, (ir.Call, short))
+    by_small = tvm_ffi.structural_map(loop.body, (ir.Call, small))
     index = tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)
-    body = at_step(sequence([noted, *statements(by_short)]), loop.loop_var, index)
+    body = at_step(sequence([noted, *statements(by_small)]), loop.loop_var, index)
     return sequence(
         [
             tirx.AllocBuffer(is_large),

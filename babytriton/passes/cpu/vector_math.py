@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.cpu.formulas import FORMULAS, SHORT, Steps
+from babytriton.passes.cpu.formulas import FORMULAS, SMALL, Steps
 from babytriton.passes.cpu.small_arguments import small_first
 from babytriton.passes.cpu.statements import sequence
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
@@ -33,21 +33,21 @@ def _name(call: ir.Call) -> str | None:
 
 
 # What follows the name of a function whose argument is small.
-_SMALL = ".small"
+_OF_SMALL = ".small"
 
 
-def _short_form(call: ir.Call) -> tuple[ir.Call, float] | None:
+def _small_form(call: ir.Call) -> tuple[ir.Call, float] | None:
     name = _name(call)
-    if name not in SHORT:
+    if name not in SMALL:
         return None
-    _, greatest = SHORT[name]
-    small = tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name + _SMALL, *call.args[1:])
+    _, greatest = SMALL[name]
+    small = tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name + _OF_SMALL, *call.args[1:])
     return small, greatest
 
 
 def _formula(name: str) -> Callable[..., ir.Expr]:
-    if name.endswith(_SMALL):
-        return SHORT[name.removesuffix(_SMALL)][0]
+    if name.endswith(_OF_SMALL):
+        return SMALL[name.removesuffix(_OF_SMALL)][0]
     return FORMULAS[name]
 
 
@@ -154,7 +154,7 @@ def lower_intrinsics(others: tvm.transform.Pass) -> tvm.transform.Pass:
         [
             _pass(ir.Call, _set_aside, "babytriton.SetFormulasAside"),
             others,
-            _pass(tirx.For, lambda loop: small_first(loop, _short_form), "babytriton.SmallFirst"),
+            _pass(tirx.For, lambda loop: small_first(loop, _small_form), "babytriton.SmallFirst"),
             _pass(tirx.BufferStore, _expanded, "babytriton.ExpandFormulas"),
             _pass(ir.Call, _by_library, "babytriton.CallLibrary"),
             tirx.transform.LowerIntrin(),

@@ -64,7 +64,7 @@ class OutsideCall:
 
 
 @dataclass(frozen=True)
-class Steps:
+class Plan:
     """A program without branches.
 
     Attributes:
