@@ -2,30 +2,25 @@
 
 import sys as _sys
 
-_excepthook = _sys.excepthook
-# torch first: it loads the CUDA runtime library that TVM's CUDA runtime needs.
-import torch as _torch  # noqa: E402, F401
-import tvm as _tvm  # noqa: E402, F401
-
-# TVM replaces the hook; a user's uncaught error would then print without its message.
-_sys.excepthook = _excepthook
-
-from babytriton.config import CONFIG as _CONFIG  # noqa: E402
-from babytriton.device import device  # noqa: E402
-from babytriton.diagnostics import CompileError  # noqa: E402
-from babytriton.frontend.grid import grid  # noqa: E402
-from babytriton.jit import JitFunction, jit, register  # noqa: E402
-from babytriton.kernel import KernelFunction, kernel  # noqa: E402
-from babytriton.kernel_stages import (  # noqa: E402
+# The first of these to load TVM loads torch before it, and with that the CUDA runtime TVM needs.
+from babytriton import excepthook as _excepthook
+from babytriton.config import CONFIG as _CONFIG
+from babytriton.device import device
+from babytriton.diagnostics import CompileError
+from babytriton.frontend.grid import grid
+from babytriton.jit import JitFunction, jit, register
+from babytriton.kernel import KernelFunction, kernel
+from babytriton.kernel_stages import (
     CompiledKernel,
     LoweredKernel,
     ScheduledKernel,
 )
-from babytriton.specializations import Specialization  # noqa: E402
-from babytriton.stages import Compiled, Lowered, Scheduled  # noqa: E402
-from babytriton.targets import Target  # noqa: E402
-from babytriton.tensor import Tensor  # noqa: E402
+from babytriton.specializations import Specialization
+from babytriton.stages import Compiled, Lowered, Scheduled
+from babytriton.targets import Target
+from babytriton.tensor import Tensor
 
+_sys.excepthook = _excepthook.BEFORE_TVM
 _CONFIG.start_logging()
 
 __version__ = "0.1.0"

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 
 # A module may import those of its own layer where `ALONE` does not forbid it, and those below.
 LAYERS = (
-    {"diagnostics", "types", "config"},
+    {"diagnostics", "types", "config", "excepthook"},
     {"errors", "ops", "targets"},
     {"tensor", "device", "plan"},
     {"frontend", "passes", "runtime"},
