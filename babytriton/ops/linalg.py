@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from tvm import relax
 
-from babytriton.ops.choice import keep_product
 from babytriton.ops.contraction import Labels, contract, require_one_number_dtype
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
@@ -30,7 +29,6 @@ def _product(x: Value, other: Value) -> relax.Expr:
 
 
 def _matmul(site: Site, input: Value, other: Value) -> Any:
-    keep_product(site, input, input.meta.shape[-1])
     return site.cast(_product(input, other), site.dtype)
 
 
@@ -41,7 +39,6 @@ def _mv(site: Site, input: Value, vec: Value) -> Any:
 def _bmm(site: Site, input: Value, mat2: Value, *, out_dtype: torch.dtype | None = None) -> Any:
     if out_dtype is not None:
         raise Unsupported("out_dtype")
-    keep_product(site, input, input.meta.shape[-1])
     return site.cast(_product(input, mat2), site.dtype)
 
 
@@ -101,7 +98,6 @@ def _constant(site: Site, beta: float, alpha: float) -> None:
 def _add_product(site: Site, input: Value, x: Value, y: Value, beta: float, alpha: float) -> Any:
     require_one_number_dtype(input, x, y)
     _constant(site, beta, alpha)
-    keep_product(site, x, x.meta.shape[-1])
     return _plus(site, input, site.emit(_product(x, y)), beta, alpha)
 
 
@@ -146,7 +142,6 @@ def _addr(
 def _linear(site: Site, input: Value, weight: Value, bias: Value | None = None) -> Any:
     """``input @ weight.T + bias``, reading the weight as it lies."""
     dtype = require_one_number_dtype(input, weight, bias)
-    keep_product(site, input, input.meta.shape[-1])
     batch = list(range(input.meta.ndim - 1))
     out: list[Any] = ["n"] if weight.meta.ndim == 2 else []
     operands = [(input.expr, [*batch, "k"]), (weight.expr, [*out, "k"])]

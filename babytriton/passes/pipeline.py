@@ -17,6 +17,7 @@ from babytriton.passes.cpu.memory import any_address, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
+from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.fusion import fuse_rows
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
@@ -45,7 +46,7 @@ ROWS = {"cpu": (RowwiseOnCpu(), SMALL), "cuda": (RowwiseOnGpu(), 0)}
 rows' results may be for it to take that too."""
 
 FINISH = {
-    "cpu": (precise_math_on_cpu, any_address, plain_loops, fused_multiply_adds),
+    "cpu": (precise_math_on_cpu, any_address, plain_loops, past_caches, fused_multiply_adds),
     "cuda": (precise_math_on_gpu,),
 }
 """What each kind of target does with scheduled kernels: math functions as precise as torch's, and
@@ -61,7 +62,7 @@ def _lowering() -> tuple[Any, ...]:
 
     def finish() -> tvm.transform.Pass:
         host = tvm.transform.Sequential([on_the_stack(), finish_host()])
-        return vector_math.lower_intrinsics(host)
+        return tvm.transform.Sequential([vector_math.lower_intrinsics(host), store_past_caches()])
 
     return lower, finish, finish_device
 

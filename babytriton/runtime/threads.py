@@ -57,6 +57,7 @@ define internal i32 @run(ptr %job, i32 %thread, i32 %count) {{
   %second = getelementptr %job, ptr %job, i32 0, i32 1
   %data = load ptr, ptr %second
   %code = call i32 %loop(i32 %thread, ptr %environment, ptr %data)
+  fence seq_cst
   ret i32 %code
 }}
 

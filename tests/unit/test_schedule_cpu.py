@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import tvm
 from tvm import relax, te, tirx
 
-from babytriton.passes.cpu.matmul import Registers
+from babytriton.passes.cpu.matmul import Registers, padded_rows
 from babytriton.passes.pipeline import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
 
@@ -384,8 +384,8 @@ class TestMatmul:
 
     def test_tile_is_unrolled_and_vectorized(self):
         script = on_cpu(matmul, ((64, 64), F32), ((64, 64), F32)).script()
-        registers = Registers.of(CPU)
-        assert f"T.unroll(T.int64({registers.rows(64)}))" in script
+        registers = Registers.of(CPU, "float32")
+        assert f"T.unroll(T.int64({padded_rows(64, 64, registers.rows)}))" in script
         assert f"T.vectorized(T.int64({registers.columns}))" in script
         assert "T.parallel" in script
 

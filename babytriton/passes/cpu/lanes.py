@@ -144,6 +144,11 @@ def vectorizes(loop: tirx.For) -> bool:
     return _accumulations(loop) is not None
 
 
+def is_elementwise(loop: tirx.For) -> bool:
+    """Whether a loop only stores elements, one beside the other, that other steps do not read."""
+    return _accumulations(loop) == []
+
+
 def in_lanes(stmt: tirx.Stmt) -> tirx.Stmt:
     """The statement with its loops that accumulate floats in vector lanes."""
     if isinstance(stmt, tirx.SeqStmt):

@@ -13,7 +13,14 @@ from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
-from babytriton.passes.cpu.statements import Effects, Indices, sequence, statements, with_parts
+from babytriton.passes.cpu.statements import (
+    Effects,
+    Indices,
+    at_step,
+    sequence,
+    statements,
+    with_parts,
+)
 
 FLATTEN = tvm.transform.Sequential(
     [
@@ -68,23 +75,55 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
     condition = loop.body
     if not isinstance(condition, tirx.IfThenElse) or condition.else_case is not None:
         return loop
-    test, variable = condition.condition, loop.loop_var
-    reads = [*nodes(test, ir.TensorLoad), *nodes(test, ir.Call)]
-    kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    if not isinstance(test, tirx.LT) or reads or loop.kind not in kinds or loop.step is not None:
+    variable, kind = loop.loop_var, tirx.ForKind
+    kinds = (kind.SERIAL, kind.PARALLEL, kind.VECTORIZED)
+    tests = _conjuncts(condition.condition)
+    reads = [*nodes(tests, ir.TensorLoad), *nodes(tests, ir.Call)]
+    are_bounds = all(isinstance(test, tirx.LT) for test in tests) and not reads
+    if not are_bounds or loop.kind not in kinds or loop.step is not None:
         return loop
-    if str(test.a.ty.dtype) != str(variable.ty.dtype):
+    if any(str(test.a.ty.dtype) != str(variable.ty.dtype) for test in tests):
         return loop
-    if not uses(test, variable):
-        return tirx.IfThenElse(test, with_parts(loop, condition.then_case), None)
+    of_others = [test for test in tests if not uses(test, variable)]
+    if of_others:
+        own = [test for test in tests if uses(test, variable)]
+        body = tirx.IfThenElse(_all(own), condition.then_case, None) if own else condition.then_case
+        return tirx.IfThenElse(_all(of_others), _tight(with_parts(loop, body)), None)
+    if len(tests) > 1:
+        return loop
+    (test,) = tests
     if uses(test.b, variable):
         return loop
     base = sym.Analyzer().simplify(test.a - variable)
     if uses(base, variable):
         return loop
+    if loop.kind == kind.VECTORIZED:
+        return _whole_or_in_part(loop, test, condition.then_case)
     steps = tirx.Min(loop.extent, test.b - base - loop.min)
     extent = tirx.Max(steps, tirx.const(0, variable.ty.dtype))
     return with_parts(loop, condition.then_case, extent)
+
+
+def _whole_or_in_part(loop: tirx.For, test: tirx.LT, body: tirx.Stmt) -> tirx.Stmt:
+    """A vector operation where the test holds at its last step, else single ones where it holds."""
+    last = at_step(test, loop.loop_var, loop.min + loop.extent - 1)
+    one = tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)
+    single = at_step(loop.body, loop.loop_var, one)
+    part = tirx.For(one, loop.min, loop.extent, tirx.ForKind.SERIAL, single)
+    return tirx.IfThenElse(last, with_parts(loop, body), part)
+
+
+def _conjuncts(test: ir.Expr) -> list[ir.Expr]:
+    if isinstance(test, tirx.And):
+        return [*_conjuncts(test.a), *_conjuncts(test.b)]
+    return [test]
+
+
+def _all(tests: list[ir.Expr]) -> ir.Expr:
+    whole, *others = tests
+    for test in others:
+        whole = tirx.And(whole, test)
+    return whole
 
 
 def _merged(stmt: tirx.Stmt) -> tirx.Stmt:

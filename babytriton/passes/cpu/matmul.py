@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import tvm
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
@@ -24,14 +25,21 @@ from babytriton.passes.blocks import (
 from babytriton.passes.cpu.elementwise import PARALLEL, spread
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
 
-# Rows of tiles one after another that share a panel of columns while it is in cache.
-TASK_TILES = 16
+# At most so many tiles one below the other share a panel of columns while it is in cache.
+TASK_TILES = 44
 
 # Below so many products, one after the other, tiles cost more than they save.
 TILED = 1 << 14
 
 # Below so many, waking the other threads does.
 SHARED = 1 << 17
+
+
+# How much longer tiles of two rows less take for as many results: they leave registers unused.
+FEWER_ROWS = 1.15
+
+# To copy a number of an operand takes as long as so many products.
+COPY = 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Registers:
     operand and an element of the other.
 
     Attributes:
-        lanes: numbers of float32 in one.
+        lanes: numbers in one.
         count: how many there are.
     """
 
@@ -50,23 +58,23 @@ class Registers:
     count: int
 
     @classmethod
-    def of(cls, target: Target) -> Registers:
-        """Those of the processor that is compiled for."""
-        for feature, lanes, count in (("avx512f", 16, 32), ("avx", 8, 16), ("neon", 4, 32)):
+    def of(cls, target: Target, dtype: str) -> Registers:
+        """Those of the processor that is compiled for, with numbers of a dtype."""
+        dtype_bytes = tvm.DataType(dtype).bits // 8
+        for feature, size, count in (("avx512f", 64, 32), ("avx", 32, 16), ("neon", 16, 32)):
             if codegen.llvm_cpu_has_features(feature, target):
-                return cls(lanes, count)
-        return cls(4, 16)
+                return cls(size // dtype_bytes, count)
+        return cls(16 // dtype_bytes, 16)
 
     @property
     def columns(self) -> int:
         """Of a tile."""
         return 2 * self.lanes
 
-    def rows(self, height: int) -> int:
-        """Of a tile: the number that pads least, of two that keep the registers busy."""
-        most = (self.count - 4) // 2 // 2 * 2
-        heights = [size for size in (most, most - 2) if size <= height] or [height]
-        return min(heights, key=lambda size: (-(-height // size) * size, -size))
+    @property
+    def rows(self) -> int:
+        """Of a tile, at most."""
+        return (self.count - 4) // 2 // 2 * 2
 
 
 @dataclass(frozen=True)
@@ -111,11 +119,16 @@ class Matmul(ScheduleRule):
         if not is_at_least(product.info, TILED):
             row_after_row(sch, product)
             after = [epilogue, *after] if epilogue else after
-        elif not tile(sch, product, epilogue, Registers.of(target)):
+        elif not tile(sch, product, epilogue, registers(sch, product, target)):
             return None
         for nest in pointwise_nests(sch, after):
             spread(sch, nest)
         return sch
+
+
+def registers(sch: s_tir.Schedule, product: Contraction, target: Target) -> Registers:
+    """The registers that the product's sums are held in."""
+    return Registers.of(target, str(sch.get(product.info.block_rv).body.value.ty.dtype))
 
 
 def is_read_once(sch: s_tir.Schedule, info: SBlockInfo, reader: SBlockInfo) -> bool:
@@ -196,21 +209,47 @@ def tile(
     rows, columns = tile_sizes(sch, product, registers)
     if rows * columns == 1:
         return False
+    tiles = -(-product.info.iters[product.row].dom // rows)
+    shared = largest_divisor(tiles, TASK_TILES)
     store = None if epilogue is None else epilogue.block_rv
+    packed, is_of_one_task = None, False
     if is_matrix_product(sch, product):
-        copied = pad(sch, product, rows, columns)
+        shared = tiles_of_task(tiles)
+        is_of_one_task = tiles <= shared and has_all_but_rows(sch, product)
+        copied = pad(sch, product, rows * shared, columns)
         if copied is not None and store is not None:
             sch.compute_inline(copied)
         store = store or copied
-        pack(sch, product, columns)
+        packed = pack(sch, product, columns)
+        if copied is not None:
+            for padding in sch.get_producers(packed):
+                sch.compute_inline(padding)
     if store is None:
         store = sch.cache_write(block, 0, "local")
     else:
         sch.set_scope(block, 0, "local")
-    step = tile_loops(sch, product, store, rows, columns)
+    tasks, step = tile_loops(sch, product, store, (shared, rows, columns))
     sch.compute_at(block, step, preserve_unit_loops=True)
+    if packed is not None and is_of_one_task:
+        sch.compute_at(packed, tasks)
     accumulate(sch, product)
     return True
+
+
+def has_all_but_rows(sch: s_tir.Schedule, product: Contraction) -> bool:
+    """Whether the operand that has the columns has a matrix for each of the other one."""
+    block = sch.get(product.info.block_rv)
+    region = block.reads[product.other].region
+    return all(
+        axis == product.row or is_one(it.dom) or any(uses(part.min, var) for part in region)
+        for axis, (it, var) in enumerate(zip(product.info.iters, [v.var for v in block.iter_vars]))
+    )
+
+
+def tiles_of_task(tiles: int) -> int:
+    """How many tiles to compute one below the other: those that pad least."""
+    counts = range(min(tiles, TASK_TILES // 2), min(tiles, TASK_TILES) + 1)
+    return min(counts, key=lambda count: (-(-tiles // count) * count, -count))
 
 
 def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) -> tuple[int, int]:
@@ -220,13 +259,25 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
     if is_matrix_product(sch, product):
         # Padded to whole tiles: any size will do.
         lanes = registers.lanes
-        return registers.rows(height), min(-(-width // lanes) * lanes, registers.columns)
+        rows = padded_rows(height, width, registers.rows)
+        return rows, min(-(-width // lanes) * lanes, registers.columns)
     columns = largest_divisor(width, registers.columns)
-    most = registers.rows(height)
+    most = registers.rows
     if columns < registers.lanes // 2 and width <= 2 * registers.columns:
         # No good divisor, but all columns fit: in odd vectors, that take twice the registers.
         return largest_divisor(height, most // 2), width
     return largest_divisor(height, most), columns
+
+
+def padded_rows(height: int, width: int, most: int) -> int:
+    """The rows of a tile for an operand that is copied where they do not divide its height."""
+
+    def cost(rows: int) -> float:
+        padded = -(-height // rows) * rows
+        products = padded * width * (1 if rows == most else FEWER_ROWS)
+        return products + (COPY * height if padded > height else 0)
+
+    return min((rows for rows in (most, most - 2) if rows <= height), key=cost, default=height)
 
 
 def largest_divisor(size: int, limit: int) -> int:
@@ -258,7 +309,7 @@ def pad(
     return copied
 
 
-def pack(sch: s_tir.Schedule, product: Contraction, columns: int) -> None:
+def pack(sch: s_tir.Schedule, product: Contraction, columns: int) -> s_tir.schedule.SBlockRV:
     """Lay out the operand that has the columns so that a tile reads it from front to back."""
     info, block = product.info, product.info.block_rv
     body = sch.get(block)
@@ -285,6 +336,7 @@ def pack(sch: s_tir.Schedule, product: Contraction, columns: int) -> None:
     sch.reorder(*(loops[n] for n in leading), panel, *(loops[n] for n in trailing), lane)
     if is_worth_sharing(sch, copy):
         sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
+    return copy
 
 
 def is_worth_sharing(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
@@ -305,23 +357,34 @@ def tile_loops(
     sch: s_tir.Schedule,
     product: Contraction,
     store: s_tir.schedule.SBlockRV,
-    rows: int,
-    columns: int,
-) -> s_tir.schedule.LoopRV:
-    """Store results tile by tile, in parallel tasks; the loop whose step is one tile."""
-    info = product.info
-    tiles = -(-info.iters[product.row].dom // rows)
+    sizes: tuple[int, int, int],
+) -> tuple[s_tir.schedule.LoopRV, s_tir.schedule.LoopRV]:
+    """Store results tile by tile, in parallel tasks: the loop over tasks, and that over tiles.
+
+    Args:
+        sch: the kernel.
+        product: what is stored.
+        store: the block that stores it.
+        sizes: the tiles of a task, and the rows and columns of a tile.
+    """
+    info, (shared, rows, columns) = product.info, sizes
     loops = sch.get_loops(store)
     outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
-    # Whole tasks only: a task that overran the padded rows would have tiles of unknown size.
-    sizes = [None, largest_divisor(tiles, TASK_TILES), rows]
-    task, step, i = sch.split(loops[product.row], sizes)
+    task, step, i = sch.split(loops[product.row], [None, shared, rows])
     panel, j = sch.split(loops[product.column], [None, columns])
     sch.reorder(*outer, task, panel, step, i, j)
+    if is_copy(sch, store):
+        sch.unroll(i)
+        sch.vectorize(j)
     tasks = sch.fuse(*outer, task, panel)
     if is_at_least(info, SHARED):
         sch.parallel(tasks)
-    return step
+    return tasks, step
+
+
+def is_copy(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether the block stores what it reads, and computes nothing."""
+    return isinstance(without_casts(sch.get(block).body.value), ir.TensorLoad)
 
 
 def accumulate(sch: s_tir.Schedule, product: Contraction) -> None:
