@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 TOPICS = ("recompiles",)
 """What ``BABYTRITON_LOG`` may name."""
@@ -19,10 +20,12 @@ class Config:
             compiling it, for debugging with prints and breakpoints.
         log: ``BABYTRITON_LOG=recompiles`` says on standard error what is compiled and why; it is
             the logger ``babytriton.recompiles``. Several topics are separated by commas.
+        dump: ``BABYTRITON_DUMP=folder`` writes every stage of every compile to files there.
     """
 
     interpret: bool
     log: tuple[str, ...] = ()
+    dump: Path | None = None
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -36,7 +39,9 @@ class Config:
         if unknown:
             raise ValueError(f"BABYTRITON_LOG: {min(unknown)!r} is none of {', '.join(TOPICS)}")
         interpret = os.environ.get("BABYTRITON_INTERPRET", "0") not in ("", "0")
-        return cls(interpret=interpret, log=tuple(filter(None, log)))
+        folder = os.environ.get("BABYTRITON_DUMP", "")
+        dump = Path(folder) if folder else None
+        return cls(interpret=interpret, log=tuple(filter(None, log)), dump=dump)
 
     def start_logging(self) -> None:
         """Let the topics that the environment names be heard on standard error."""

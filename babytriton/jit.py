@@ -152,12 +152,13 @@ class JitFunction:
         # Of itself, not of what earlier calls were.
         return self._lower(self._parameters.bind(args, kwargs), Seen())
 
-    def source(self, *args: Any, kind: str | None = None) -> str:
+    def source(self, *args: Any, kind: str | None = None, full: bool = False) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
 
         Args:
             args: example arguments, or nothing; a single string that names a kind is ``kind``.
             kind: see :meth:`Compiled.source`.
+            full: likewise.
         """
         first = args[0] if len(args) == 1 else None
         if kind is None and isinstance(first, str) and first in SOURCE_KINDS:
@@ -165,12 +166,12 @@ class JitFunction:
         if args:
             values = self._unboxed(self._parameters.bind(args, {}), specs=True)
             if leaves_in(values, Tensor):  # no call will ask for it again
-                return self._lower(values, Seen()).compile().source(kind)
+                return self._lower(values, Seen()).compile().source(kind, full=full)
             found = self._find(values) or self._make(values)
-            return found.source(kind)
+            return found.source(kind, full=full)
         if self._specializations.newest is None:
             raise errors.NothingCompiled(None, self.__name__).error()
-        return self._specializations.newest.source(kind)
+        return self._specializations.newest.source(kind, full=full)
 
     def specializations(self) -> tuple[Specialization, ...]:
         """What was compiled so far, in order."""

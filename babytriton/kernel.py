@@ -78,7 +78,7 @@ class KernelFunction:
             args = tuple(self._annotations[name] for name in named)
         return self._lower(self._parameters.bind(args, kwargs))
 
-    def source(self, *args: Any, kind: str | None = None) -> str:
+    def source(self, *args: Any, kind: str | None = None, full: bool = False) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
 
         Args:
@@ -90,10 +90,10 @@ class KernelFunction:
             args, kind = (), first
         if args:
             values = self._parameters.bind(args, {})
-            return (self._find(values) or self._make(values)).source(kind)
+            return (self._find(values) or self._make(values)).source(kind, full=full)
         if self._newest is None:
             raise errors.NothingCompiled(None, self.fn.__name__).error()
-        return self._newest.source(kind)
+        return self._newest.source(kind, full=full)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KernelFunction:
         """A kernel that compiles anew: what was compiled belongs to the first one."""

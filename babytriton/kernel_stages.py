@@ -12,7 +12,7 @@ import astunparse
 import torch
 from tvm.ir import IRModule
 
-from babytriton import errors
+from babytriton import building, errors
 from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.kernel import lowering
@@ -22,10 +22,11 @@ from babytriton.frontend.program import Hidden
 from babytriton.frontend.signature import Parameters, Signature, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.passes import pipeline
+from babytriton.plan import KernelLaunch
 from babytriton.runtime import cuda, executable
 from babytriton.runtime.dispatch import require_device
 from babytriton.runtime.kernels import KernelLauncher, Launch, Read
-from babytriton.stages import KINDS, device_of, ours
+from babytriton.stages import KINDS, device_of, dump, ours
 from babytriton.targets import Target
 
 
@@ -129,9 +130,10 @@ class ScheduledKernel:
     def compile(self) -> CompiledKernel:
         """Compile to machine code; for a GPU that is absent, to source."""
         with ours("code generation"):
-            target = self.lowered.target.resolved()
-            built = executable.build(self.mod, self.lowered.name, target, pipeline.LOWERING)
-        return CompiledKernel(self, built)
+            built = building.build(self.mod, self.lowered.name, self.lowered.target)
+        compiled = CompiledKernel(self, built)
+        dump(self.lowered.name, compiled)
+        return compiled
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,13 +209,48 @@ class CompiledKernel:
         if found.faults:
             raise_first(found.faults, own[-1].tolist())
 
-    def source(self, kind: str | None = None) -> str:
+    @property
+    def target(self) -> Target:
+        """What it was compiled for."""
+        return self.executable.target
+
+    @property
+    def source_kinds(self) -> tuple[str, ...]:
+        """The kinds of source that there are."""
+        return tuple(kind for kind in KINDS[self.target.kind] if kind != "relax")
+
+    @cached_property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """How the GPU's kernels are launched, and what registers and memory they take.
+
+        Raises:
+            RuntimeError: CUDA's compiler refuses the source.
+        """
+        arch = self.executable.target.arch or ""
+        return building.launches(self.scheduled.mod, self.executable, arch)
+
+    def with_source(self, cuda: str) -> CompiledKernel:
+        """The same kernel with other code, launched and checked as this one.
+
+        Args:
+            cuda: CUDA C++ that defines kernels of the same names and parameters, such as an edited
+                ``source("cuda")``.
+
+        Raises:
+            ValueError: it defines others, or the target is no GPU.
+            RuntimeError: CUDA's compiler refuses it.
+        """
+        built = building.with_source(self.scheduled.mod, self.executable, cuda)
+        return CompiledKernel(self.scheduled, built)
+
+    def source(self, kind: str | None = None, *, full: bool = False) -> str:
         """The kernel at one of its stages.
 
         Args:
             kind: ``"ast"``, ``"python"``, ``"tir"``, ``"llvm"`` or ``"asm"``; for a GPU also
                 ``"cuda"``, ``"ptx"`` and ``"sass"``. By default ``"cuda"`` on a GPU and ``"llvm"``
                 on the CPU.
+            full: of CUDA, also what stands before the kernels.
 
         Raises:
             ValueError: there is no such kind for this target.
@@ -225,15 +262,15 @@ class CompiledKernel:
             "ast": self.scheduled.lowered.ast,
             "python": self.scheduled.lowered.python,
             "tir": self.scheduled.as_text,
-            "cuda": self.executable.cuda,
+            "cuda": lambda: building.cuda_source(self.executable, full=full),
             "llvm": self.executable.llvm,
             "asm": self.executable.asm,
             "ptx": lambda: cuda.ptx(self.executable.cuda(), target.arch or ""),
             "sass": lambda: cuda.sass(self.executable.cuda(), target.arch or ""),
         }
-        known = [kind for kind in KINDS[target.kind] if kind in makers]
-        if kind not in known:
-            raise errors.UnknownSource(None, kind, target.kind, ", ".join(known)).error()
+        if kind not in makers or kind not in self.source_kinds:
+            known = ", ".join(self.source_kinds)
+            raise errors.UnknownSource(None, kind, target.kind, known).error()
         return makers[kind]()
 
     @cached_property
@@ -246,12 +283,10 @@ class CompiledKernel:
         found = self.scheduled.lowered.lowering
         names = [x.place.path if isinstance(x, Hidden) else paths[x] for x in found.inputs]
         with executable.COMPILE_LOCK:
-            return KernelLauncher(
-                self.executable, self.launches, names, found.written, self._device
-            )
+            return KernelLauncher(self.executable, self.steps, names, found.written, self._device)
 
     @cached_property
-    def launches(self) -> list[Launch]:
+    def steps(self) -> list[Launch]:
         """The functions in the order they run, and how a call fills their parameters."""
         steps = self.scheduled.lowered.lowering.steps
         return [Launch(step.name, tuple(map(_reader, step.slots))) for step in steps]

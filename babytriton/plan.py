@@ -100,3 +100,26 @@ class Plan:
                 return None
             total += output.dtype.torch.itemsize * math.prod(sizes)
         return total
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """How a kernel of a GPU is launched.
+
+    Attributes:
+        name: of its CUDA function.
+        function: the TensorIR function that it is of.
+        grid: thread blocks along x, y and z; expressions of sizes that calls tell, as texts.
+        block: threads of each, likewise.
+        shared: bytes of shared memory that a thread block has.
+        registers: of a thread; None without a compiler for CUDA.
+        spilled: bytes of a thread that its registers do not hold; None without a compiler.
+    """
+
+    name: str
+    function: str
+    grid: tuple[int | str, ...]
+    block: tuple[int | str, ...]
+    shared: int | None = None
+    registers: int | None = None
+    spilled: int | None = None

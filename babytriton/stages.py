@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import astunparse
 import torch
 from tvm.ir import IRModule
 from tvm.tirx import PrimFunc
 
-from babytriton import errors
+from babytriton import building, dumping, errors
+from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
 from babytriton.frontend.callee import name_of
@@ -24,6 +25,7 @@ from babytriton.frontend.source import FunctionNode, Source
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
+from babytriton.plan import KernelLaunch
 from babytriton.running import Runner
 from babytriton.runtime import cuda, executable
 from babytriton.runtime.dispatch import require_device
@@ -167,11 +169,10 @@ class Scheduled:
     def compile(self) -> Compiled:
         """Compile to machine code; for a GPU that is absent, to source."""
         with ours("code generation"):
-            target = self.lowered.target.resolved()
-            built = executable.build(
-                self.mod, self.lowered.lowering.entry, target, pipeline.LOWERING
-            )
-        return Compiled(self, built)
+            built = building.build(self.mod, self.lowered.lowering.entry, self.lowered.target)
+        compiled = Compiled(self, built)
+        dump(self.lowered.name, compiled)
+        return compiled
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,23 +251,56 @@ class Compiled:
         require_device(self.scheduled.lowered.name, self.scheduled.lowered.lowering.devices)
         return self._runner(leaves)
 
-    def source(self, kind: str | None = None) -> str:
+    @cached_property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """How the GPU's kernels are launched, and what registers and memory they take.
+
+        Raises:
+            RuntimeError: CUDA's compiler refuses the source.
+        """
+        return building.launches(self.scheduled.mod, self.executable, _cuda_arch(self.target))
+
+    def with_source(self, cuda: str) -> Compiled:
+        """The same program with other code for its kernels, launched and checked as this one.
+
+        Args:
+            cuda: CUDA C++ that defines kernels of the same names and parameters, such as an edited
+                ``source("cuda")``.
+
+        Raises:
+            ValueError: it defines others, or the program has none.
+            RuntimeError: CUDA's compiler refuses it.
+        """
+        built = building.with_source(self.scheduled.mod, self.executable, cuda)
+        return Compiled(self.scheduled, built)
+
+    @property
+    def target(self) -> Target:
+        """What it was compiled for."""
+        return self.executable.target
+
+    @property
+    def source_kinds(self) -> tuple[str, ...]:
+        """The kinds of source that there are."""
+        # Those for the GPU hold those for the CPU.
+        types = {device.type for device in self.scheduled.lowered.lowering.devices}
+        return KINDS["cuda" if "cuda" in types else "cpu"]
+
+    def source(self, kind: str | None = None, *, full: bool = False) -> str:
         """The function at one of its stages.
 
         Args:
             kind: ``"ast"``, ``"python"``, ``"relax"``, ``"tir"``, ``"llvm"`` or ``"asm"``; for a
                 GPU also ``"cuda"``, ``"ptx"`` and ``"sass"``. By default ``"cuda"`` on a GPU and
                 ``"llvm"`` on the CPU.
+            full: of CUDA, also what stands before the kernels.
 
         Raises:
             ValueError: there is no such kind for this target.
             RuntimeError: a tool that makes it is missing; the message names its package.
         """
-        target = self.executable.target
+        target, known = self.executable.target, self.source_kinds
         kind = kind or ("cuda" if target.kind == "cuda" else "llvm")
-        # Those for the GPU hold those for the CPU.
-        types = {device.type for device in self.scheduled.lowered.lowering.devices}
-        known = KINDS["cuda" if "cuda" in types else "cpu"]
         if kind not in known:
             raise errors.UnknownSource(None, kind, target.kind, ", ".join(known)).error()
         makers: dict[str, Callable[[], str]] = {
@@ -274,7 +308,7 @@ class Compiled:
             "python": self.scheduled.lowered.python,
             "relax": self.scheduled.lowered.as_text,
             "tir": self.scheduled.as_text,
-            "cuda": self.executable.cuda,
+            "cuda": lambda: building.cuda_source(self.executable, full=full),
             "llvm": self.executable.llvm,
             "asm": self.executable.asm,
             "ptx": lambda: cuda.ptx(self.executable.cuda(), _cuda_arch(target)),
@@ -296,6 +330,31 @@ class Compiled:
     def _runner(self) -> Runner:
         scheduled = self.scheduled
         return Runner(scheduled.lowered.lowering, self.signature, scheduled.mod, self.executable)
+
+
+class Shown(Protocol):
+    """What was compiled, as far as its sources go."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def source_kinds(self) -> tuple[str, ...]: ...
+
+    def source(self, kind: str | None = None, *, full: bool = False) -> str: ...
+
+
+def dump(name: str, compiled: Shown) -> None:
+    """Write the stages to files, where the environment asks for it."""
+    if CONFIG.dump is not None:
+        signature = f"{name}({compiled.signature}) for {compiled.target}"
+        kinds = compiled.source_kinds
+        dumping.dump(
+            CONFIG.dump, name, signature, kinds, lambda kind: compiled.source(kind, full=True)
+        )
 
 
 def _cuda_arch(target: Target) -> str:

@@ -224,6 +224,27 @@ class UnknownSource(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class NoKernelsToEdit(CallDiagnostic):
+    code = "BT206"
+    title = "there is no CUDA source to edit"
+    label = "the program was compiled for {target}"
+    hint = "compile it for a GPU, whether one is present or not"
+    exception = ValueError
+    target: str
+
+
+@dataclass(frozen=True)
+class OtherKernels(CallDiagnostic):
+    code = "BT207"
+    title = "the source does not define the program's kernels"
+    label = "it takes {expected}, and the source defines {found}"
+    hint = "edit what source() gives: change the bodies, and keep names and parameters"
+    exception = ValueError
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
 class MissingTool(CallDiagnostic):
     code = "BT203"
     title = "{tool} was not found"

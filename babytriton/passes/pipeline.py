@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.ir import IRModule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import cpu, devices, gpu, lines
+from babytriton.passes import cpu, devices, gpu, lines, names
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
@@ -82,7 +82,7 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
     def accepts(kernel: tirx.PrimFunc) -> bool:
         return first_fit(kernel, "rows", (rule,), device) is not None
 
-    return fuse_rows(mod, accepts, small)
+    return names.results_named(fuse_rows(mod, accepts, small))
 
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:

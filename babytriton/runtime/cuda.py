@@ -12,6 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,11 @@ import tvm_ffi
 from babytriton import errors
 
 _NVRTC_PACKAGES = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
+
+
+def has_compiler() -> bool:
+    """Whether there is a compiler for CUDA here."""
+    return shutil.which("nvcc") is not None or bool(_pip_files("lib/libnvrtc.so.*"))
 
 
 def ptx(source: str, arch: str) -> str:
@@ -133,6 +141,28 @@ def _nvrtc_bytes(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> byt
     buffer = ctypes.create_string_buffer(size.value)
     getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
     return buffer.raw
+
+
+# What makes the text that is compiled of TVM's, for the programs that are built meanwhile.
+_FINISH: ContextVar[Callable[[str], str] | None] = ContextVar("finish", default=None)
+
+
+@contextmanager
+def finished_by(finish: Callable[[str], str]) -> Iterator[None]:
+    """CUDA C++ that TVM writes within this context goes through a function."""
+    before = _FINISH.set(finish)
+    try:
+        yield
+    finally:
+        _FINISH.reset(before)
+
+
+def _finished(source: str, *_: Any) -> str:
+    finish = _FINISH.get()
+    return source if finish is None else finish(source)
+
+
+tvm_ffi.register_global_func("tvm_callback_cuda_postproc", _finished, override=True)
 
 
 def _compile_for_tvm(source: str, *_: Any) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.error import InternalError
 from tvm.ir import IRModule
 
+from babytriton.runtime import cuda
 from babytriton.runtime.threads import on_torchs_threads
 from babytriton.targets import Target, tvm_target
 
@@ -28,6 +29,9 @@ UNSOUND_PASSES = [
     "tirx.RemoveNoOp",
     "s_tir.RenormalizeSplitPattern",
 ]
+
+# Gives names to what expressions share.
+_SHARING = "tirx.CommonSubexprElim"
 
 WITHOUT_SLP = "-vectorize-slp:bool=0"
 
@@ -47,7 +51,7 @@ class Executable:
     target: Target
 
     def cuda(self) -> str:
-        """The CUDA C++ of all kernels, as TVM's code generator wrote it; empty without kernels."""
+        """The CUDA C++ that is compiled; empty without kernels."""
         return "\n".join(self._sources("cuda", ""))
 
     def llvm(self) -> str:
@@ -68,7 +72,9 @@ class Executable:
         return [str(module.inspect_source(format)) for module in modules]
 
 
-def build(mod: IRModule, entry: str, target: Target, lowering: str) -> Executable:
+def build(
+    mod: IRModule, entry: str, target: Target, lowering: str, finish: Callable[[str], str]
+) -> Executable:
     """Compile scheduled IR.
 
     Args:
@@ -76,16 +82,20 @@ def build(mod: IRModule, entry: str, target: Target, lowering: str) -> Executabl
         entry: the program's function.
         target: what to compile for.
         lowering: TVM's name of the passes that lower kernels.
+        finish: makes the CUDA C++ that is compiled of what TVM wrote.
     """
-    with COMPILE_LOCK:
+    # With a name in an address, TVM's CUDA does not know that it is a vector's.
+    disabled = UNSOUND_PASSES if target.kind == "cpu" else [*UNSOUND_PASSES, _SHARING]
+    with COMPILE_LOCK, cuda.finished_by(finish):
         try:
-            return Executable(_compiled(mod, target, lowering, UNSOUND_PASSES), entry, target)
+            return Executable(_compiled(mod, target, lowering, disabled), entry, target)
         except InternalError:
-            if not has_variable_sizes(mod):
+            if not has_variable_sizes(mod) and target.kind == "cpu":
                 raise
-        # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
-        without = [*UNSOUND_PASSES, "tirx.CommonSubexprElim"]
-        return Executable(_compiled(mod, target, lowering, without), entry, target)
+        # Of `n // n`, for a size that is a variable, it makes what code generators refuse; and
+        # without it, some of TVM's own kernels are.
+        other = [*UNSOUND_PASSES, _SHARING] if target.kind == "cpu" else UNSOUND_PASSES
+        return Executable(_compiled(mod, target, lowering, other), entry, target)
 
 
 def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str]) -> Any:

@@ -79,7 +79,7 @@ def call_kernel(compiled: bt.CompiledKernel, arguments: tuple[Any, ...]) -> list
     given = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in lowering.inputs]
     moved = [_on_device(x, device) for x in given]
     memory = [_on_device(x, device) for x in own]
-    for launch in compiled.launches:
+    for launch in compiled.steps:
         function = compiled.executable.vm_executable[launch.name]
         function(*(read(moved, memory) for read in launch.read))
     raise_first(lowering.faults, memory[-1].numpy().tolist())

@@ -47,7 +47,7 @@ def test_compiles_for_sm_80_and_sm_90(start: int) -> None:
     sources = []
     for _, sample in TRIED[start : start + CHUNK]:
         arguments = sample.arguments(sample.dtypes[0])
-        source = bt.jit(gpu.TARGET)(sample.fn).lower(*arguments).compile().source()
+        source = bt.jit(gpu.TARGET)(sample.fn).lower(*arguments).compile().source(full=True)
         if source:  # what runs through torch alone has no kernel
             sources.append(source)
     toolchain.compile_cuda_batch(sources, "sm_80")

@@ -143,7 +143,7 @@ def fusion(example: Run) -> None:
     assert relax.count("R.add(") == 2
     assert example.names["scheduled"].kernels == ("fused_add1_add1",)
     assert tir.count("@T.prim_func") == 1
-    assert tir.count("T.sblock(") == 2, "the commented root block, and one block that does both"
+    assert tir.count("T.thread_binding(") == 2, "the blocks and threads of one kernel"
     assert cuda.count("__global__") == 1
     torch.testing.assert_close(example.names["result"].cpu(), torch.full((2, 3), 3.0))
 

@@ -15,9 +15,9 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
-from babytriton.passes.cpu.statements import at_step, sequence, statements, with_parts
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import offset
+from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
 # Enough sums side by side to hide an addition's latency: eight vectors of AVX2, four of AVX-512.
 LANES = 64

@@ -13,7 +13,7 @@ from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
-from babytriton.passes.cpu.statements import (
+from babytriton.passes.statements import (
     Effects,
     Indices,
     at_step,
@@ -82,6 +82,8 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
     are_bounds = all(isinstance(test, tirx.LT) for test in tests) and not reads
     if not are_bounds or loop.kind not in kinds or loop.step is not None:
         return loop
+    if len(tests) > 1 and loop.kind != kind.VECTORIZED:
+        return loop  # LLVM masks the elements of short loops; bounds of both would be tails.
     if any(str(test.a.ty.dtype) != str(variable.ty.dtype) for test in tests):
         return loop
     of_others = [test for test in tests if not uses(test, variable)]

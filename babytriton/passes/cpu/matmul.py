@@ -22,6 +22,7 @@ from babytriton.passes.blocks import (
     open_kernel,
     uses,
 )
+from babytriton.passes.contractions import Contraction, contraction, without_casts
 from babytriton.passes.cpu.elementwise import PARALLEL, spread
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
 
@@ -77,16 +78,6 @@ class Registers:
         return (self.count - 4) // 2 // 2 * 2
 
 
-@dataclass(frozen=True)
-class Contraction:
-    """A block `out[..., i, ..., j] += a[... i ...] * b[... j ...]`, by its axes."""
-
-    info: SBlockInfo
-    row: int  # The axis i: one that only the first operand has.
-    column: int  # The axis j: the last spatial one, that only the other operand has.
-    other: int  # Which read is that other operand.
-
-
 class Matmul(ScheduleRule):
     """Takes one product summed over an axis: matmul, linear, einsum, convolutions.
 
@@ -138,50 +129,6 @@ def is_read_once(sch: s_tir.Schedule, info: SBlockInfo, reader: SBlockInfo) -> b
         and len(sch.get_consumers(info.block_rv)) == 1
         and reads_only_own_point(sch, reader, [info])
     )
-
-
-def contraction(sch: s_tir.Schedule, info: SBlockInfo) -> Contraction | None:
-    """How the block is a contraction; None if it is not."""
-    block = sch.get(info.block_rv)
-    operands = factors(block.body)
-    if operands is None or set(info.dom_kind()) != {"S", "R"}:
-        return None
-    if not all(isinstance(it.dom, int) for it in info.iters):
-        return None
-    variables = [it.var for it in block.iter_vars]
-    spatial = [axis for axis, it in enumerate(info.iters) if it.kind == "S" and not is_one(it.dom)]
-    if len(spatial) < 2 or operands[0].source.same_as(operands[1].source):
-        return None
-    column = spatial[-1]
-    holders = [n for n, load in enumerate(operands) if uses(load, variables[column])]
-    if len(holders) != 1:
-        return None
-    other = operands[holders[0]]
-    rows = [axis for axis in spatial[:-1] if not uses(other, variables[axis])]
-    if not rows:
-        return None
-    sources = [region.source for region in block.reads]
-    reads = [n for n, source in enumerate(sources) if source.same_as(other.source)]
-    return Contraction(info, rows[-1], column, reads[0])
-
-
-def factors(body: tirx.Stmt) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
-    """The two loads, casts aside, of `out = out + left * right`."""
-    if not isinstance(body, tirx.BufferStore) or not isinstance(body.value, tirx.Add):
-        return None
-    total, product = body.value.a, body.value.b
-    if not isinstance(product, tirx.Mul) or not isinstance(total, ir.TensorLoad):
-        return None
-    left, right = without_casts(product.a), without_casts(product.b)
-    if isinstance(left, ir.TensorLoad) and isinstance(right, ir.TensorLoad):
-        return left, right
-    return None
-
-
-def without_casts(expr: ir.Expr) -> ir.Expr:
-    while isinstance(expr, tirx.Cast):
-        expr = expr.value
-    return expr
 
 
 def row_after_row(sch: s_tir.Schedule, product: Contraction) -> None:

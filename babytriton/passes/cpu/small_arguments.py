@@ -13,8 +13,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.cpu.statements import Effects, at_step, sequence, statements
 from babytriton.passes.intrinsics import function_name
+from babytriton.passes.statements import Effects, at_step, sequence, statements
 
 # How many numbers of a loop in parallel run again together.
 _PIECE = 1024

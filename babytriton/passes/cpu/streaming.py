@@ -18,9 +18,9 @@ from tvm import IRModule, ir, tirx
 from babytriton.passes.blocks import nodes
 from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
-from babytriton.passes.cpu.statements import at_step, sequence, statements, with_parts
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
+from babytriton.passes.statements import at_step, sequence, statements, with_parts
 from babytriton.types import find_dtype
 
 # What is read and written together must be so much of the last cache. Measured with results that

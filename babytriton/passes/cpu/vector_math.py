@@ -12,8 +12,8 @@ from tvm import IRModule, ir, tirx
 from babytriton.passes.blocks import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL, Steps
 from babytriton.passes.cpu.small_arguments import small_first
-from babytriton.passes.cpu.statements import sequence
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
+from babytriton.passes.statements import sequence
 
 # What a call is named while TVM lowers the other intrinsics, which repeats their arguments.
 _SET_ASIDE = "babytriton."

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from tvm.s_tir.dlight.base import ScheduleRule
 
+from babytriton.passes.gpu.columns import Columns
 from babytriton.passes.gpu.elementwise import Elementwise
 from babytriton.passes.gpu.fallback import Fallback
+from babytriton.passes.gpu.long_rows import LongRows
 from babytriton.passes.gpu.matmul import Matmul
 from babytriton.passes.gpu.reduction import Reduction
 from babytriton.passes.gpu.rowwise import Rowwise
+from babytriton.passes.gpu.shared_rowwise import SharedRowwise
+from babytriton.passes.gpu.transposed import Transposed
 
-RULES: tuple[ScheduleRule, ...] = (Elementwise(), Matmul(), Rowwise(), Reduction(), Fallback())
+RULES: tuple[ScheduleRule, ...] = (
+    *(Transposed(), Elementwise(), Matmul(), LongRows(), Rowwise(), SharedRowwise()),
+    *(Columns(), Reduction(), Fallback()),
+)

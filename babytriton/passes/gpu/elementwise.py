@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
-from babytriton.passes.gpu.threads import bind_flat, bind_one
+from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.threads import bind_flat, bind_one, thread_count
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writing import (
+    as_expr,
+    each,
+    guarded,
+    launched,
+    number,
+    only,
+    written_out,
+)
 from babytriton.passes.nests import Nest, fuse_nest, pointwise_nests
+from babytriton.passes.statements import sequence
+
+# Elements of a kernel from which on a thread takes several vectors: their loads are all on the way
+# at once. With fewer, more threads do the same.
+SEVERAL = ((1 << 22, 4), (1 << 20, 2))
 
 
 class Elementwise(ScheduleRule):
-    """Takes functions of pointwise blocks alone; gives one thread to each element."""
+    """Takes functions of pointwise blocks alone.
+
+    A thread loads, computes and stores vectors of 16 bytes, the last elements one by one where
+    there is no whole vector left of them. What does not lie along the vector is loaded by itself.
+    """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         kernel = open_kernel(func)
@@ -21,9 +41,91 @@ class Elementwise(ScheduleRule):
         sch, infos = kernel
         if not all(is_pointwise(sch, info) for info in infos):
             return None
-        for nest in pointwise_nests(sch, inline_cheap(sch, infos)):
-            spread(sch, nest, target)
-        return sch
+        programs = [
+            Program.of(sch, nest, []) for nest in pointwise_nests(sch, inline_cheap(sch, infos))
+        ]
+        if not all(programs):
+            return None
+        threads = thread_count(target)
+        kernels = [vector_kernel(program, threads) for program in programs if program is not None]
+        return written_out(sch.mod["main"], kernels)
+
+
+def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
+    """A kernel of a program of a single row."""
+    if not program.elements:
+        return single_number(program)
+    length, width = program.length, program.vector(has_tail=True)
+    several = 1
+    if isinstance(length, int):
+        several = next((count for least, count in SEVERAL if length >= least), 1)
+        threads = min(threads, -(-length // width))
+    writer = Writer(program, width, width)
+
+    def thread(ids: dict[str, ir.Expr]) -> Statements:
+        def of_vector(n: ir.Expr) -> Statements:
+            place = (ids["blockIdx.x"] * number(several) + n) * number(threads)
+            first = (place + ids["threadIdx.x"]) * number(width)
+            return _one_vector(program, writer, first, threads * several)
+
+        body = each("vector", several, of_vector)
+        return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+    blocks = tirx.ceildiv(as_expr(length), number(threads * several * width))
+    extents = {"blockIdx.x": sym.Analyzer().simplify(blocks), "threadIdx.x": threads}
+    return launched(extents, thread)
+
+
+def single_number(program: Program) -> tirx.Stmt:
+    """A kernel of a program of a single element."""
+    writer = Writer(program, 1, 1)
+
+    def thread(_: dict[str, ir.Expr]) -> Statements:
+        body: Statements = []
+        for block in program.blocks:
+            value, done = writer.value_of_row(block)
+            body += done
+            if block.is_result:
+                indices = list(block.store.indices)
+                body.append(tirx.BufferStore(block.buffer, only(value), indices))
+        return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+    return launched({"blockIdx.x": 1, "threadIdx.x": 1}, thread)
+
+
+def _one_vector(program: Program, writer: Writer, first: ir.Expr, vectors: int) -> Statements:
+    """What a thread does for the elements from one on."""
+    length, width = program.length, writer.width
+
+    def of(vector: Vector) -> Statements:
+        return [
+            stmt
+            for place, block in enumerate(program.blocks)
+            for stmt in writer.pointwise(place, block)(vector)
+        ]
+
+    whole = of(Vector(first, number(0), width))
+    if isinstance(length, int) and length % width == 0:
+        is_there = None if length % (vectors * width) == 0 else first < as_expr(length)
+        return guarded(is_there, whole)
+
+    def single(n: ir.Expr) -> Statements:
+        return of(Vector(first + n, number(0), 1))
+
+    if isinstance(length, int):
+        rest = each("rest", length % width, single, tirx.ForKind.SERIAL)
+        otherwise = guarded(first < as_expr(length), rest)
+    else:
+        otherwise = each(
+            "rest",
+            width,
+            lambda n: guarded(first + n < as_expr(length), single(n)),
+            tirx.ForKind.SERIAL,
+        )
+    fits = first + number(width) <= as_expr(length)
+    if width == 1:
+        return guarded(fits, whole)
+    return [tirx.IfThenElse(fits, sequence(whole), sequence(otherwise))]
 
 
 def spread(sch: s_tir.Schedule, nest: Nest, target: Target) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight import gpu
 from tvm.target import Target
 
+from babytriton.passes.blocks import open_kernel, uses
+from babytriton.passes.contractions import factors
 from babytriton.passes.gpu.threads import all_bound, check_lowering
+
+# Rows of an operand that are few.
+FEW = 4
 
 # The newest architecture for which TVM does not reach for tensor cores. Its tensor-core schedule
 # accumulates float16 products in float16, and importing its intrinsics takes 15 seconds.
@@ -16,14 +23,18 @@ NO_TENSOR_CORES = "sm_61"
 class Matmul(gpu.Matmul):
     """Takes matrix products, also batched, padded to whole tiles; TVM's shared-memory tiling.
 
-    Stands aside where that leaves a block (a second result, a reduction after) without threads,
-    and for symbolic sizes: of those TVM's vector loads cannot be built.
+    Stands aside for an operand of a few rows, such as a vector: that is no more work than reading
+    the other one, which sums along rows or columns do best. Also where TVM's schedule leaves a
+    block (a second result, a reduction after) without threads, and for symbolic sizes: of those
+    TVM's vector loads cannot be built.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if not all(
             isinstance(n, tirx.IntImm) for x in func.params for n in getattr(x, "shape", ())
         ):
+            return None
+        if has_few_rows(func):
             return None
         # It loads in vectors, and TVM prints a vector of bools as one of another type.
         if any(str(getattr(param, "dtype", "")) == "bool" for param in func.params):
@@ -34,3 +45,25 @@ class Matmul(gpu.Matmul):
             return None
         check_lowering(sch, target)
         return sch
+
+
+def has_few_rows(func: tirx.PrimFunc) -> bool:
+    """Whether each number of an operand is multiplied by a few others at most."""
+    kernel = open_kernel(func)
+    if kernel is None:
+        return False
+    sch, infos = kernel
+    for info in infos:
+        operands = factors(sch.get(info.block_rv).body) if info.is_reduction() else None
+        if operands is None:
+            continue
+        axes = [
+            (it.var, axis.dom)
+            for it, axis in zip(sch.get(info.block_rv).iter_vars, info.iters)
+            if axis.kind == "S"
+        ]
+        for load in operands:
+            missing = [dom for var, dom in axes if not uses(load, var)]
+            if all(isinstance(n, int) for n in missing) and math.prod(missing) <= FEW:
+                return True
+    return False

@@ -2,114 +2,203 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from tvm import DataType, s_tir, tirx
-from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import (
-    has_known_reducer,
-    inline_cheap,
-    open_kernel,
-    reduced_length,
-    results,
+from babytriton.passes.blocks import inline_cheap, open_kernel
+from babytriton.passes.gpu.combining import SHUFFLED, across_threads, adding, start
+from babytriton.passes.gpu.program import Block, Extent, Program
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writing import (
+    WARP,
+    as_expr,
+    both,
+    each,
+    guarded,
+    launched,
+    number,
+    only,
+    store,
+    written_out,
 )
-from babytriton.passes.gpu.threads import thread_count
-from babytriton.passes.rows import (
-    gather_rows,
-    has_one_result,
-    loops_inside,
-    shared_rows,
-    spatial,
-)
+from babytriton.passes.nests import offset
+from babytriton.passes.rows import shared_rows
 
-WARP = 32
+# Threads of a block whose rows are of one warp or less, and of rows of unknown length.
+BLOCK = 256
 
-# Bytes of shared memory that reductions use to combine what the threads have.
-SCRATCH = 4096
+# Threads of a row, at most; and words of registers for a row's values that each of them has then,
+# and has with fewer threads. With what is computed they stay below 64 and 128 registers.
+MOST_THREADS = 1024
+WORDS_OF_MOST = 40
+WORDS = 64
 
-# What TVM combines within a warp by shuffles. For other types it relies on threads of a warp
-# running in step, which no GPU since Volta promises: a race.
-SHUFFLED = ("float16", "float32", "float64", "int32", "int64", "uint32")
+# Words that a thread should have of a row, before it is shared by more than a warp.
+BUSY = 16
 
 
 class Rowwise(ScheduleRule):
     """Takes reductions along the last axes of shared rows, with pointwise blocks around them.
 
-    Gives a thread block to each row: its threads share a row's elements and values, and combine
-    what they reduced. Stands aside for several results (one thread would read what another has
-    just written to global memory, without a barrier), for rows whose values overflow shared
-    memory, for symbolic row lengths, for rows shorter than a warp, and for reducers and types
-    that TVM cannot combine across threads.
+    Gives each row to threads of its own, each of which reads its part of the row once, in vectors
+    of 16 bytes, and keeps it in registers from one block to the next. What they reduce is combined
+    within warps by shuffles, and across warps in shared memory. Rows too long for the registers,
+    and those of a length that a call tells, are read again by each block.
+
+    Stands aside where blocks have elements of different numbers in a row, where nothing is read
+    along the row, and for reductions that are not of one value by one operator.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         kernel = open_kernel(func)
         if kernel is None:
             return None
-        sch, infos = kernel
-        infos = inline_cheap(sch, infos)
-        rows = shared_rows([sch.get(info.block_rv) for info in infos])
-        if rows is not None and not fits_in_shared(sch, infos, len(rows), target):
-            infos = inline_cheap(sch, infos, repeat_calls=True)
-        reductions = [info for info in infos if info.is_reduction()]
-        if (
-            rows is None
-            or not has_one_result(sch, infos)
-            or not all(is_shared_reduction(sch, info) for info in reductions)
-            or not fits_in_shared(sch, infos, len(rows), target)
-        ):
+        most = min(MOST_THREADS, int(target.attrs.get("max_threads_per_block", MOST_THREADS)))
+        for repeat_calls in (False, True):
+            sch, infos = kernel[0].copy(), list(kernel[1])
+            infos = inline_cheap(sch, infos, repeat_calls=repeat_calls)
+            rows = shared_rows([sch.get(info.block_rv) for info in infos])
+            program = None if rows is None else Program.of(sch, infos, rows)
+            layout = None if program is None else Layout.of(program, most)
+            if program is not None and layout is not None:
+                return written_out(func, [RowWriter(program, layout).kernel()])
+        return None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are shared out.
+
+    Attributes:
+        threads: of a row.
+        rows: of a thread block.
+        width: elements of a vector.
+        steps: vectors that a thread has of a row.
+        is_kept: whether the row's values stay in registers.
+    """
+
+    threads: int
+    rows: int
+    width: int
+    steps: Extent
+    is_kept: bool
+
+    @classmethod
+    def of(cls, program: Program, most: int) -> Layout | None:
+        """For at most so many threads a row; None where threads cannot share the program."""
+        reductions = [block for block in program.blocks if block.combine is not None]
+        if any(block.dtype not in SHUFFLED for block in reductions):
             return None
-        schedule_rows(sch, infos, len(rows), target)
-        return sch
+        if not any(access.moves for _, access in program.accesses()):
+            return None
+        length, width = program.length, program.vector(has_tail=False)
+        if not isinstance(length, int):
+            return cls._again(program, BLOCK, 1)
+        vectors, words = -(-length // width), program.words()
+        threads = 1
+        while threads < min(vectors, WARP):
+            threads *= 2
+        while threads < min(most, vectors) and max(words, 1) * length > threads * BUSY:
+            threads *= 2
+        steps = -(-vectors // threads)
+        limit = WORDS_OF_MOST if threads > MOST_THREADS // 2 else WORDS
+        if words * steps * width > limit:
+            return cls._again(program, min(most, MOST_THREADS // 2), width)
+        return cls(threads, max(1, BLOCK // threads) if threads <= WARP else 1, width, steps, True)
+
+    @classmethod
+    def _again(cls, program: Program, threads: int, width: int) -> Layout | None:
+        """For rows that each block reads again: no element may be passed from block to block."""
+        if any(program.is_passed_on(block) for block in program.blocks):
+            return None
+        count = tirx.ceildiv(as_expr(program.length), number(threads * width))
+        return cls(threads, 1, width, sym.Analyzer().simplify(count), False)
 
 
-def is_shared_reduction(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
-    """Whether threads can share the reduction, and have each something to do."""
-    length = reduced_length(info)
-    types = [region.source.dtype for region in sch.get(info.block_rv).writes]
-    return (
-        length is not None
-        and length >= WARP
-        and all(dtype in SHUFFLED for dtype in types)
-        and has_known_reducer(sch, info)
-    )
+class RowWriter:
+    """Writes a row-wise kernel out.
 
+    Args:
+        program: what is computed.
+        layout: how its rows are shared out.
+    """
 
-def fits_in_shared(sch: s_tir.Schedule, infos: list[SBlockInfo], axes: int, target: Target) -> bool:
-    """Whether the values that a row passes from block to block fit in shared memory."""
-    needed = SCRATCH
-    for info in infos[:-1]:
-        dims = spatial(sch.get(info.block_rv))[axes:]
-        if not all(isinstance(dim, int) for dim in dims):
-            return False
-        needed += math.prod(dims) * sum(DataType(b.dtype).itemsize for b in results(sch, info))
-    return needed <= int(target.attrs.get("max_shared_memory_per_block", 49152))
+    def __init__(self, program: Program, layout: Layout) -> None:
+        self._program = program
+        self._layout = layout
+        count = layout.steps * layout.width if isinstance(layout.steps, int) else 0
+        self._writer = Writer(program, layout.width, count)
+        if layout.is_kept:
+            self._writer.keep_reread()
 
+    def kernel(self) -> tirx.Stmt:
+        """What each thread does."""
+        layout = self._layout
+        blocks = tirx.ceildiv(as_expr(self._program.row_count), number(layout.rows))
+        extents: dict[str, Extent] = {"blockIdx.x": sym.Analyzer().simplify(blocks)}
+        if layout.rows > 1:
+            extents["threadIdx.y"] = layout.rows
+        return launched({**extents, "threadIdx.x": layout.threads}, self._thread)
 
-def schedule_rows(sch: s_tir.Schedule, infos: list[SBlockInfo], axes: int, target: Target) -> None:
-    """One thread block for each row, for all the blocks."""
-    threads = row_threads(infos, target)
-    row = gather_rows(sch, infos, [info.block_rv for info in infos], axes)
-    sch.bind(row, "blockIdx.x")
-    for info in infos:
-        block = info.block_rv
-        inner = loops_inside(sch, block, row)
-        loop = sch.fuse(*inner) if inner else sch.add_unit_loop(block)
-        step, thread = sch.split(loop, [None, threads])
-        sch.reorder(thread, step)
-        sch.bind(thread, "threadIdx.x")
-        if info is not infos[-1]:
-            for position in range(len(sch.get(block).writes)):
-                sch.set_scope(block, position, "shared")
+    def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
+        layout, count, writer = self._layout, self._program.row_count, self._writer
+        self._lane, row = ids["threadIdx.x"], ids["blockIdx.x"]
+        if layout.rows > 1:
+            row = row * number(layout.rows) + ids["threadIdx.y"]
+            if not isinstance(count, int) or count % layout.rows:
+                # Threads without a row work on the last one: shuffles are of whole warps.
+                writer.is_row = row < as_expr(count)
+                row = tirx.Min(row, as_expr(count) - 1)
+        writer.row = row
+        body = writer.load_of_rows()
+        for place, block in enumerate(self._program.blocks):
+            if block.combine is not None:
+                body += self._reduction(place, block)
+            elif block.has_elements:
+                body += self._steps(writer.pointwise(place, block))
+            else:
+                value, done = writer.value_of_row(block)
+                body += [*done, *self._result(block, value)]
+        return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
+    def _result(self, block: Block, value: tirx.Var) -> Statements:
+        """The store of a value of the row, if that is a result."""
+        if not block.is_result:
+            return []
+        place = self._writer.at(offset(block.buffer, list(block.store.indices)), None)
+        is_one = both(self._writer.is_row, tirx.EQ(self._lane, number(0)))
+        return guarded(is_one, [store(block.buffer, only(value), place)])
 
-def row_threads(infos: list[SBlockInfo], target: Target) -> int:
-    """Whole warps, a power of two, no more than a row has elements."""
-    longest = max(reduced_length(info) or 1 for info in infos)
-    threads = WARP
-    while threads < min(longest, thread_count(target)):
-        threads *= 2
-    return threads
+    def _reduction(self, place: int, block: Block) -> Statements:
+        """The row's values combined."""
+        total = self._writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
+        self._writer.computed(block, total)
+        add = adding(block, total)
+
+        def of_vector(vector: Vector) -> Statements:
+            return self._writer.elements(place, block, vector, lambda _, value: add(value))
+
+        shared_out = (self._layout.threads, self._lane, self._writer.allocations)
+        return [
+            start(block, total),
+            *self._steps(of_vector),
+            *across_threads(block, total, *shared_out),
+            *self._result(block, total),
+        ]
+
+    def _steps(self, body: Callable[[Vector], Statements]) -> Statements:
+        """The thread's vectors one after the other."""
+        layout, length = self._layout, self._program.length
+        fits = isinstance(length, int) and length % (layout.threads * layout.width) == 0
+
+        def one(step: ir.Expr) -> Statements:
+            first = (step * number(layout.threads) + self._lane) * number(layout.width)
+            vector = Vector(first, step * number(layout.width), layout.width)
+            return guarded(None if fits else first < as_expr(length), body(vector))
+
+        kind = tirx.ForKind.UNROLLED if layout.is_kept else tirx.ForKind.SERIAL
+        return each("step", layout.steps, one, kind)

@@ -1,0 +1,121 @@
+"""Scheduled functions -> machine code, and the CUDA C++ of it that people read and edit."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tvm import tirx
+from tvm.ir import IRModule
+
+from babytriton import errors
+from babytriton.passes import lines, pipeline
+from babytriton.passes.gpu.launches import extent_of, launches_of
+from babytriton.plan import KernelLaunch
+from babytriton.runtime import cuda, executable
+from babytriton.runtime.executable import Executable
+from babytriton.runtime.readable import Listing, readable
+from babytriton.runtime.resources import resources
+from babytriton.targets import Target
+
+_SHARED = re.compile(r"__shared__ alignas\(\d+\) ([\w ]+) \w+\[(\d+)\];")
+_BYTES = {"double": 8, "int64_t": 8, "half": 2, "nv_bfloat16": 2, "bool": 1, "signed char": 1}
+
+
+def build(mod: IRModule, entry: str, target: Target, source: str | None = None) -> Executable:
+    """Machine code for scheduled functions.
+
+    Args:
+        mod: the functions, and the program that calls them.
+        entry: the program's function.
+        target: what to compile for.
+        source: CUDA C++ in place of ours, with a preamble or without.
+    """
+
+    def finish(written: str) -> str:
+        if source is None:
+            return readable(written, _comments(mod))
+        own = Listing.of(source)
+        has_preamble = "#include" in own.preamble
+        return source if has_preamble else Listing.of(written).preamble + source
+
+    return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
+
+
+def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
+    """The same program with a user's CUDA C++ for its kernels.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it does not have the program's kernels.
+    """
+    if not isinstance(source, str):
+        raise TypeError(f"the source must be a text, not {type(source).__name__}")
+    expected = list(Listing.of(built.cuda()).kernels)
+    found = list(Listing.of(source).kernels)
+    if not expected:
+        raise errors.NoKernelsToEdit(None, str(built.target)).error()
+    if sorted(expected) != sorted(found):
+        raise errors.OtherKernels(None, ", ".join(expected), ", ".join(found) or "none").error()
+    return build(mod, built.entry, built.target, source)
+
+
+def cuda_source(built: Executable, *, full: bool) -> str:
+    """The kernels, or all that is compiled."""
+    source = built.cuda()
+    kernels = Listing.of(source).kernels.values()
+    return source if full else "\n\n".join(kernel.strip() for kernel in kernels)
+
+
+def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch, ...]:
+    """How the program's kernels are launched; what they take, where a compiler can tell."""
+    source = built.cuda()
+    if not source:
+        return ()
+    kernels = Listing.of(source).kernels
+    taken = resources(cuda.cubin(source, arch)) if cuda.has_compiler() else {}
+    found = []
+    for launch in launches_of(mod):
+        launch = replace(launch, shared=_shared(kernels.get(launch.name, "")))
+        if launch.name in taken:
+            own = taken[launch.name]
+            launch = replace(launch, registers=own.registers, spilled=own.spilled)
+        found.append(launch)
+    return tuple(found)
+
+
+def _shared(kernel: str) -> int:
+    return sum(int(count) * _BYTES.get(kind, 4) for kind, count in _SHARED.findall(kernel))
+
+
+def _comments(mod: IRModule) -> dict[str, list[str]]:
+    """What heads each kernel: the lines it computes, its parameters, and its launch."""
+    functions = {var.name_hint: func for var, func in mod.functions_items()}
+    return {
+        launch.name: [
+            *map(_line, lines.of_kernel(functions[launch.function])),
+            ", ".join(_parameters(functions[launch.function])),
+            f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}",
+        ]
+        for launch in launches_of(mod)
+    }
+
+
+def _line(place: str) -> str:
+    """A line of the user's by its file's name and number, as it stands there."""
+    path, _, number = place.rpartition(":")
+    return f"{Path(path).name}:{number}  {linecache.getline(path, int(number)).strip()}".rstrip()
+
+
+def _parameters(func: tirx.PrimFunc) -> Iterator[str]:
+    for param in func.params:
+        if isinstance(param.ty, tirx.BufferType):
+            shape = ", ".join(str(extent_of(size)) for size in param.ty.shape)
+            yield f"{param.name}: {param.ty.dtype}[{shape}]"
+
+
+def _sizes(sizes: Sequence[int | str]) -> str:
+    return " x ".join(map(str, sizes))

@@ -1,0 +1,40 @@
+"""``BABYTRITON_DUMP``: every stage of every compile as files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+# What the files of the kinds of source are called.
+_ENDINGS = {"ast": "ast", "python": "py", "relax": "relax", "tir": "tir", "llvm": "ll", "asm": "s"}
+_ENDINGS["cuda"] = "cu"
+
+
+def dump(
+    folder: Path, name: str, signature: str, kinds: Iterable[str], source: Callable[[str], str]
+) -> Path:
+    """Write a program's sources to a folder of their own within one.
+
+    The folder's name tells the function, and its signature by a hash: the same program writes the
+    same files each time. Kinds that need tools beyond this package are left out.
+
+    Args:
+        folder: made if it is not there.
+        name: of the function.
+        signature: and target, as a text.
+        kinds: of source that there are.
+        source: gives the source of a kind.
+
+    Returns:
+        The program's folder.
+    """
+    digest = hashlib.sha256(signature.encode()).hexdigest()[:8]
+    own = folder / f"{re.sub(r'[^A-Za-z0-9_]+', '_', name)}-{digest}"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "signature.txt").write_text(f"{signature}\n")
+    for kind in kinds:
+        if kind in _ENDINGS:
+            (own / f"{kind}.{_ENDINGS[kind]}").write_text(source(kind))
+    return own

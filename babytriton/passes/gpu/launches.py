@@ -1,0 +1,62 @@
+"""How scheduled kernels will be launched."""
+
+from __future__ import annotations
+
+import re
+
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+
+from babytriton.passes.blocks import nodes
+from babytriton.plan import KernelLaunch
+
+_AXES = ("x", "y", "z")
+
+
+def launches_of(mod: IRModule) -> tuple[KernelLaunch, ...]:
+    """The launches of each function's kernels, in order."""
+    return tuple(
+        _launch(var.name_hint, place, kernel)
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+        for place, kernel in enumerate(_kernels(func))
+    )
+
+
+def _kernels(func: tirx.PrimFunc) -> list[tirx.For]:
+    """The outermost loops over indices of a GPU: TVM makes a kernel of each."""
+    found: list[tirx.For] = []
+
+    def visit(loop: tirx.For) -> tvm_ffi.WalkResult | None:
+        if loop.thread_binding is None:
+            return None
+        found.append(loop)
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, visit)], order="pre")
+    return found
+
+
+def _launch(function: str, place: int, kernel: tirx.For) -> KernelLaunch:
+    extents: dict[str, int | str] = {}
+    for loop in nodes(kernel, tirx.For):
+        if loop.thread_binding is not None:
+            extents[str(loop.thread_binding.thread_tag)] = extent_of(loop.extent)
+    name = f"{function}_kernel" + (f"_{place}" if place else "")
+    grid, block = (_sizes(extents, kind) for kind in ("blockIdx", "threadIdx"))
+    return KernelLaunch(name, function, grid, block)
+
+
+def extent_of(extent: ir.Expr) -> int | str:
+    """A number, or the text of an expression of sizes that calls tell."""
+    if isinstance(extent, tirx.IntImm):
+        return int(extent)
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
+
+
+def _sizes(extents: dict[str, int | str], kind: str) -> tuple[int | str, ...]:
+    """Along x, y and z, up to the last that is not 1."""
+    sizes = [extents.get(f"{kind}.{axis}", 1) for axis in _AXES]
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return tuple(sizes)

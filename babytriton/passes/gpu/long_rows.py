@@ -1,0 +1,212 @@
+"""Kernels of few long rows on the GPU: sums of whole tensors, softmax of a single row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+
+from babytriton.passes.blocks import inline_cheap, open_kernel
+from babytriton.passes.gpu.combining import SHUFFLED, across_threads, adding, start
+from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writing import (
+    each,
+    guarded,
+    launched,
+    number,
+    only,
+    store,
+    written_out,
+)
+from babytriton.passes.nests import offset
+from babytriton.passes.rows import shared_rows
+
+# Threads of a block.
+THREADS = 256
+
+# Vectors that a thread has of a row, at least, before the row is shared by more blocks.
+VECTORS = 4
+
+# Rows that fill a GPU by themselves; and blocks that rows are cut into, together: more than any
+# GPU runs at once, and few enough for each to combine their results.
+MANY_ROWS = 128
+BLOCKS = 512
+
+# What a row must have at least to be cut up.
+LONG = THREADS * VECTORS * 4 * 8
+
+
+class LongRows(ScheduleRule):
+    """Takes reductions along the last axes of a few long rows, with pointwise blocks around them.
+
+    Cuts each row into pieces, a thread block for each. A reduction leaves a result for each piece
+    in memory; the kernels after it begin by combining these, each in the same order. So results
+    do not depend on the order in which blocks run.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
+        kernel = open_kernel(func)
+        if kernel is None:
+            return None
+        sch, infos = kernel
+        infos = inline_cheap(sch, infos, repeat_calls=True)
+        rows = shared_rows([sch.get(info.block_rv) for info in infos])
+        program = None if rows is None else Program.of(sch, infos, rows)
+        if program is None or not _is_long(program):
+            return None
+        reductions = [block for block in program.blocks if block.combine is not None]
+        if any(block.dtype not in SHUFFLED for block in reductions):
+            return None
+        if any(program.is_passed_on(block) for block in program.blocks):
+            return None
+        return PieceWriter.of(program).written_out(sch.mod["main"])
+
+
+def _is_long(program: Program) -> bool:
+    rows, length = program.row_count, program.length
+    return (
+        isinstance(rows, int)
+        and isinstance(length, int)
+        and rows <= MANY_ROWS
+        and length >= LONG
+        and any(access.moves for _, access in program.accesses())
+    )
+
+
+@dataclass
+class PieceWriter:
+    """Writes the kernels out.
+
+    Attributes:
+        program: what is computed.
+        rows: how many there are.
+        pieces: of each row.
+        width: elements of a vector.
+        partial: by the place of a reduction, what the pieces of all rows have.
+    """
+
+    program: Program
+    rows: int
+    pieces: int
+    width: int
+    partial: dict[int, tirx.Var] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program) -> PieceWriter:
+        """For a program of long rows."""
+        assert isinstance(program.row_count, int)
+        assert isinstance(program.length, int)
+        width = program.vector(has_tail=False)
+        most = program.length // (THREADS * VECTORS * width)
+        pieces = max(1, min(BLOCKS // program.row_count, most))
+        return cls(program, program.row_count, pieces, width)
+
+    def written_out(self, func: tirx.PrimFunc) -> s_tir.Schedule:
+        """The function as a kernel for each block that goes along the rows, and one for values."""
+        kernels = [
+            self._along_rows(place, block)
+            for place, block in enumerate(self.program.blocks)
+            if block.has_elements
+        ]
+        if any(block.is_result for block in self._of_rows(len(self.program.blocks))):
+            kernels.append(self._of_row_values())
+        return written_out(func, kernels, list(self.partial.values()))
+
+    def _of_rows(self, end: int) -> list[Block]:
+        """The blocks before a place that have a value for each row."""
+        blocks = self.program.blocks[:end]
+        return [block for block in blocks if block.combine is not None or not block.has_elements]
+
+    def _along_rows(self, place: int, block: Block) -> tirx.Stmt:
+        """The kernel of a block that goes along the rows."""
+        writer = Writer(self.program, self.width, 0)
+
+        def thread(ids: dict[str, ir.Expr]) -> Statements:
+            piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
+            writer.row = ids["blockIdx.y"]
+            body = [*writer.load_of_rows(), *self._replayed(writer, place, lane)]
+            if block.combine is None:
+                body += self._steps(piece, lane, writer.pointwise(place, block))
+                return [*map(tirx.AllocBuffer, writer.allocations), *body]
+            total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_piece")
+            add = adding(block, total)
+
+            def of_vector(vector: Vector) -> Statements:
+                return writer.elements(place, block, vector, lambda _, value: add(value))
+
+            partial = tirx.decl_buffer(
+                (number(self.rows * self.pieces),), block.dtype, f"{block.buffer.name}_of_pieces"
+            )
+            self.partial[place] = partial
+            put = store(partial, only(total), writer.row * number(self.pieces) + piece)
+            body += [start(block, total), *self._steps(piece, lane, of_vector)]
+            body += across_threads(block, total, THREADS, lane, writer.allocations)
+            body += guarded(tirx.EQ(lane, number(0)), [put])
+            return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+        extents = {"blockIdx.x": self.pieces, "blockIdx.y": self.rows, "threadIdx.x": THREADS}
+        return launched(dict(extents), thread)
+
+    def _of_row_values(self) -> tirx.Stmt:
+        """The kernel that stores what the rows have a value of."""
+        writer = Writer(self.program, self.width, 0)
+
+        def thread(ids: dict[str, ir.Expr]) -> Statements:
+            lane = ids["threadIdx.x"]
+            writer.row = ids["blockIdx.x"]
+            body = self._replayed(writer, len(self.program.blocks), lane)
+            for block in self._of_rows(len(self.program.blocks)):
+                if block.is_result:
+                    place = writer.at(offset(block.buffer, list(block.store.indices)), None)
+                    put = store(block.buffer, only(writer.value(block)), place)
+                    body += guarded(tirx.EQ(lane, number(0)), [put])
+            return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+        return launched({"blockIdx.x": self.rows, "threadIdx.x": THREADS}, thread)
+
+    def _replayed(self, writer: Writer, end: int, lane: ir.Expr) -> Statements:
+        """The values of the row that blocks before a place have, from what the pieces left."""
+        body: Statements = []
+        for place, block in enumerate(self.program.blocks[:end]):
+            if block.combine is not None:
+                body += self._combined(writer, block, self.partial[place], lane)
+            elif not block.has_elements:
+                body += writer.value_of_row(block)[1]
+        return body
+
+    def _combined(
+        self, writer: Writer, block: Block, partial: tirx.Var, lane: ir.Expr
+    ) -> Statements:
+        total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
+        writer.computed(block, total)
+        add = adding(block, total)
+
+        def take(step: ir.Expr) -> Statements:
+            piece = step * number(THREADS) + lane
+            value = tirx.BufferLoad(partial, [writer.row * number(self.pieces) + piece])
+            is_there = None if self.pieces % THREADS == 0 else piece < number(self.pieces)
+            return guarded(is_there, add(value))
+
+        steps = each("step", -(-self.pieces // THREADS), take, tirx.ForKind.SERIAL)
+        together = across_threads(block, total, THREADS, lane, writer.allocations)
+        return [start(block, total), *steps, *together]
+
+    def _steps(
+        self, piece: ir.Expr, lane: ir.Expr, body: Callable[[Vector], Statements]
+    ) -> Statements:
+        """The thread's vectors one after the other: pieces take turns along the row."""
+        assert isinstance(self.program.length, int)
+        whole = self.pieces * THREADS * self.width
+        fits = self.program.length % whole == 0
+
+        def one(step: ir.Expr) -> Statements:
+            turn = step * number(self.pieces) + piece
+            first = (turn * number(THREADS) + lane) * number(self.width)
+            vector = Vector(first, number(0), self.width)
+            return guarded(None if fits else first < number(self.program.length), body(vector))
+
+        return each("step", -(-self.program.length // whole), one, tirx.ForKind.SERIAL)

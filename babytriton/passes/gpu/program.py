@@ -1,0 +1,405 @@
+"""What a kernel computes, in a form that can be written out for threads.
+
+A kernel works on rows; a row has elements. Elementwise kernels are a single row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+
+from babytriton.passes.blocks import is_one, is_output, nodes, same_extents, uses
+from babytriton.passes.gpu.writing import VECTOR, as_expr, item_bytes, number
+from babytriton.passes.intrinsics import function_name
+from babytriton.passes.nests import at_zero, is_equal, offset
+
+Extent: TypeAlias = int | ir.Expr
+Axis: TypeAlias = tuple[tirx.Var, Extent]
+
+# How partial results become one, and what leaves any result as it is: each thread starts from it.
+_COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+_NEUTRAL = {tirx.Add: 0, tirx.Mul: 1}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a kernel.
+
+    Attributes:
+        store: what it stores at each point, or the sum it adds to, by the program's axes.
+        has_elements: whether it has a value for each element of a row, or reduces them.
+        combine: of a reduction, how it combines values.
+        start: what a reduction starts from.
+        is_result: whether what it stores is needed when the kernel is done.
+    """
+
+    store: tirx.BufferStore
+    has_elements: bool
+    combine: type | None
+    start: ir.Expr | None
+    is_result: bool
+
+    @property
+    def buffer(self) -> tirx.Var:
+        """What it writes."""
+        return self.store.buffer
+
+    @property
+    def dtype(self) -> str:
+        """Of what it writes."""
+        return str(self.buffer.ty.dtype)
+
+    @property
+    def value(self) -> ir.Expr:
+        """What is stored, or what is added."""
+        if self.combine is None:
+            return self.store.value
+        own, other = self.store.value.a, self.store.value.b
+        return other if is_load_of(own, self.buffer) else own
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where a load or a store is.
+
+    Attributes:
+        buffer: what is accessed.
+        place: the row-major position, by the program's axes.
+        base: the position of a row's first element, if the others follow it without gaps.
+        moves: whether it goes on from element to element, within the last axis at least.
+    """
+
+    buffer: tirx.Var
+    place: ir.Expr
+    base: ir.Expr | None
+    moves: bool
+
+    def fits(self, width: int, last: Axis) -> bool:
+        """Whether so many elements from any multiple of so many on are a vector in memory.
+
+        Args:
+            width: how many.
+            last: the last axis of the program's elements.
+        """
+        variable, extent = last
+        if self.base is None and not (isinstance(extent, int) and extent % width == 0):
+            return False
+        if width == 1 or not self.moves:
+            return True
+        first = at_zero(self.place, [variable]) if self.base is None else self.base
+        found = sym.Analyzer().modular_set(first)
+        return int(found.coeff) % width == 0 and int(found.base) % width == 0
+
+    def is_same(self, other: Access) -> bool:
+        """Whether it is one place for both."""
+        return self.buffer.same_as(other.buffer) and bool(
+            tvm_ffi.structural_equal(self.place, other.place)
+        )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel.
+
+    Attributes:
+        rows: the axes that are its rows.
+        elements: those of a row's elements.
+        blocks: what is done, in order.
+    """
+
+    rows: tuple[Axis, ...]
+    elements: tuple[Axis, ...]
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(
+        cls, sch: s_tir.Schedule, infos: Sequence[SBlockInfo], rows: Sequence[Extent]
+    ) -> Program | None:
+        """The program of a kernel's blocks; None if not all are of the same rows and elements."""
+        inner = [[n for n in info.dom() if not is_one(n)][len(rows) :] for info in infos]
+        elements = next((extents for extents in inner if extents), [])
+        if not all(not extents or same_extents(extents, elements) for extents in inner):
+            return None
+        axes = [(tirx.Var(f"row{n}", "int64"), extent) for n, extent in enumerate(rows)]
+        points = [(tirx.Var(f"element{n}", "int64"), extent) for n, extent in enumerate(elements)]
+        names = {info.name for info in infos}
+        blocks = [_block(sch, info, axes, points, names) for info in infos]
+        found = _at_own_points([block for block in blocks if block is not None])
+        if len(found) < len(infos):
+            return None
+        return cls(tuple(axes), tuple(points), tuple(found))
+
+    @classmethod
+    def of_columns(cls, sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> Program | None:
+        """The program whose rows are reduced, element by element; None if that is not what it is.
+
+        The first block reduces its last axes; the others have a value for each element.
+        """
+        kinds = [
+            axis.kind for axis in infos[0].iters if not (axis.kind == "S" and is_one(axis.dom))
+        ]
+        if kinds != sorted(kinds, key="SR".index) or set(kinds) != {"S", "R"}:
+            return None
+        elements = [n for n, it in zip(infos[0].dom(), infos[0].iters) if it.kind == "S"]
+        elements = [n for n in elements if not is_one(n)]
+        rows = [axis.dom for axis in infos[0].iters if axis.kind == "R"]
+        for info in infos[1:]:
+            own = [n for n in info.dom() if not is_one(n)]
+            if info.is_reduction() or not same_extents(own, elements):
+                return None
+        axes = [(tirx.Var(f"row{n}", "int64"), extent) for n, extent in enumerate(rows)]
+        points = [(tirx.Var(f"element{n}", "int64"), extent) for n, extent in enumerate(elements)]
+        names = {info.name for info in infos}
+        first = _block(sch, infos[0], points, axes, names)
+        others = [_block(sch, info, [], points, names) for info in infos[1:]]
+        if first is None or not all(others):
+            return None
+        blocks = [replace(first, has_elements=True), *(b for b in others if b is not None)]
+        return cls(tuple(axes), tuple(points), tuple(blocks))
+
+    @property
+    def row_count(self) -> Extent:
+        """How many rows there are."""
+        return product(extent for _, extent in self.rows)
+
+    @property
+    def length(self) -> Extent:
+        """Elements of a row."""
+        return product(extent for _, extent in self.elements)
+
+    def access(self, block: Block, load: ir.TensorLoad | tirx.BufferStore) -> Access | None:
+        """Where it is, if that can be told for a vector of elements at once."""
+        buffer = load.buffer if isinstance(load, tirx.BufferStore) else load.source
+        indices = list(load.indices)
+        variables = [var for var, _ in self.elements]
+        if not block.has_elements or not any(uses(i, var) for i in indices for var in variables):
+            return None
+        if nodes(indices, ir.TensorLoad) or nodes(indices, ir.Call):
+            return None
+        place = offset(buffer, indices)
+        base = sym.Analyzer().simplify(at_zero(place, variables))
+        if is_equal(place - base, position(variables, [extent for _, extent in self.elements])):
+            return Access(buffer, place, base, moves=True)
+        last = variables[-1]
+        if not uses(place, last):
+            return Access(buffer, place, None, moves=False)
+        if is_equal(place - at_zero(place, [last]), last):
+            return Access(buffer, place, None, moves=True)
+        return None
+
+    def accesses(self) -> list[tuple[int, Access]]:
+        """Which block reads what along its row."""
+        return [
+            (number_, found)
+            for number_, block in enumerate(self.blocks)
+            for load in loads_made(block.value)
+            if (found := self.access(block, load)) is not None
+        ]
+
+    def is_passed_on(self, block: Block) -> bool:
+        """Whether another block reads what the block computes of each element."""
+        if block.combine is not None or not block.has_elements:
+            return False
+        return any(
+            load.source.same_as(block.buffer)
+            for other in self.blocks
+            for load in nodes(other.value, ir.TensorLoad)
+        )
+
+    def reread(self) -> list[tuple[Access, int, int]]:
+        """What several blocks read from memory: with the first and the last of them."""
+        written = [block.buffer for block in self.blocks]
+        found: list[tuple[Access, int, int]] = []
+        for reader, one in self.accesses():
+            if not one.moves or any(one.buffer.same_as(buffer) for buffer in written):
+                continue
+            for n, (other, first, _) in enumerate(found):
+                if one.is_same(other):
+                    found[n] = (other, first, reader)
+                    break
+            else:
+                found.append((one, reader, reader))
+        return [(one, first, last) for one, first, last in found if last > first]
+
+    def words(self) -> float:
+        """Registers for what is kept of each element, at the fullest moment."""
+        spans = [(str(one.buffer.ty.dtype), first, last) for one, first, last in self.reread()]
+        for n, block in enumerate(self.blocks):
+            if self.is_passed_on(block):
+                readers = [r for r, one in self.accesses() if one.buffer.same_as(block.buffer)]
+                spans.append((block.dtype, n, max(readers, default=n)))
+        return max(
+            sum(
+                max(item_bytes(dtype), 2) / 4
+                for dtype, first, last in spans
+                if first <= moment < last
+            )
+            for moment in range(len(self.blocks))
+        )
+
+    def vector(self, *, has_tail: bool) -> int:
+        """Elements of a vector: as many as 16 bytes hold of the widest operand, if they fit.
+
+        All results fit then, and half of what is read at least. What does not is read by itself.
+
+        Args:
+            has_tail: whether the last elements of a row may be accessed one by one.
+        """
+        reads = [one for _, one in self.accesses() if one.moves]
+        stores = [
+            stored
+            for block in self.blocks
+            if block.is_result and (stored := self.access(block, block.store)) is not None
+        ]
+        widest = max(
+            (item_bytes(str(one.buffer.ty.dtype)) for one in [*reads, *stores]), default=VECTOR
+        )
+        width = VECTOR // widest
+        while width > 1 and not self._fits(width, reads, stores, has_tail):
+            width //= 2
+        return width
+
+    def _fits(self, width: int, reads: list[Access], stores: list[Access], has_tail: bool) -> bool:
+        last = self.elements[-1]
+        fitting = sum(one.fits(width, last) for one in reads)
+        is_whole = isinstance(self.length, int) and self.length % width == 0
+        return (
+            (has_tail or is_whole)
+            and all(one.fits(width, last) for one in stores)
+            and 2 * fitting >= len(reads)
+        )
+
+
+def _block(
+    sch: s_tir.Schedule,
+    info: SBlockInfo,
+    rows: Sequence[Axis],
+    elements: Sequence[Axis],
+    names: set[str],
+) -> Block | None:
+    block = sch.get(info.block_rv)
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or nodes(store, tirx.Let):
+        return None
+    axes = [(it.var, is_one(axis.dom)) for it, axis in zip(block.iter_vars, info.iters)]
+    sized = [var for var, is_unit in axes if not is_unit]
+    named = {var: number(0) for var, is_unit in axes if is_unit}
+    named |= {var: own for var, (own, _) in zip(sized, [*rows, *elements])}
+    store = tvm_ffi.structural_map(store, (ir.Var, lambda var: named.get(var, var)))
+    combine = start = None
+    if info.is_reduction():
+        if type(store.value) not in _COMBINES or not isinstance(block.init, tirx.BufferStore):
+            return None
+        sides = (store.value.a, store.value.b)
+        if sum(is_load_of(side, store.buffer) for side in sides) != 1:
+            return None
+        combine, start = type(store.value), block.init.value
+        if combine in _NEUTRAL and not _is_constant(start, _NEUTRAL[combine]):
+            return None
+    elif any(is_load_of(load, store.buffer) for load in nodes(store.value, ir.TensorLoad)):
+        return None
+    readers = {sch.get(reader).name_hint for reader in sch.get_consumers(info.block_rv)}
+    is_result = is_output(sch, info) or not readers <= names
+    return Block(store, len(sized) > len(rows), combine, start, is_result)
+
+
+def _at_own_points(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks, each of which reads of the others' elements those at its own point alone.
+
+    A thread has no other elements at hand: they are computed anew. Those up to the first block for
+    which that cannot be.
+    """
+    done: list[Block] = []
+    for block in blocks:
+        before = {b.buffer: b for b in done if b.has_elements and b.combine is None}
+        store = tvm_ffi.structural_map(
+            block.store,
+            (ir.TensorLoad, lambda load: _anew(load, before, block.has_elements)),  # noqa: B023
+        )
+        block = replace(block, store=store)
+        if any(
+            load.source in before
+            and not (block.has_elements and _is_own_point(load, before[load.source]))
+            for load in nodes(block.value, ir.TensorLoad)
+        ):
+            break
+        done.append(block)
+    return done
+
+
+def _is_own_point(load: ir.TensorLoad, block: Block) -> bool:
+    return bool(tvm_ffi.structural_equal(load.indices, block.store.indices))
+
+
+def _anew(load: ir.TensorLoad, before: dict[tirx.Var, Block], has_elements: bool) -> ir.Expr:
+    """What a load reads, computed once more if it is of another point than the reader's own."""
+    block = before.get(load.source)
+    if block is None or (has_elements and _is_own_point(load, block)):
+        return load
+    values = {
+        variable: index
+        for variable, index in zip(block.store.indices, load.indices)
+        if isinstance(variable, ir.Var)
+    }
+    if sum(isinstance(n, tirx.IntImm) for n in block.store.indices) + len(values) < len(
+        block.store.indices
+    ):
+        return load
+    return tvm_ffi.structural_map(block.value, (ir.Var, lambda var: values.get(var, var)))
+
+
+def is_load_of(expr: ir.Expr, buffer: tirx.Var) -> bool:
+    """Whether the expression is a load of the buffer."""
+    return isinstance(expr, ir.TensorLoad) and expr.source.same_as(buffer)
+
+
+def _is_constant(expr: ir.Expr, value: float) -> bool:
+    return isinstance(expr, tirx.IntImm | tirx.FloatImm) and expr.value == value
+
+
+def loads_made(expr: ir.Expr) -> list[ir.TensorLoad]:
+    """The loads of an expression that no condition keeps from being made."""
+    found: list[ir.TensorLoad] = []
+
+    def of_call(call: ir.Call) -> tvm_ffi.WalkResult | None:
+        if function_name(call) != "if_then_else":
+            return None
+        found.extend(loads_made(call.args[0]))
+        return tvm_ffi.WalkResult.SKIP
+
+    entries = [(ir.Call, of_call), (ir.TensorLoad, found.append)]
+    tvm_ffi.structural_walk(expr, entries, order="pre")
+    return found
+
+
+def product(extents: Iterable[Extent]) -> Extent:
+    """How many points axes have together."""
+    total: Extent = 1
+    for extent in extents:
+        if isinstance(total, int) and isinstance(extent, int):
+            total *= extent
+        else:
+            total = as_expr(total) * as_expr(extent)
+    return total
+
+
+def position(variables: Sequence[ir.Expr], extents: Sequence[Extent]) -> ir.Expr:
+    """The row-major number of a point."""
+    total: ir.Expr = number(0)
+    for variable, extent in zip(variables, extents):
+        total = total * as_expr(extent) + variable
+    return total
+
+
+def split(place: ir.Expr, axes: Sequence[Axis]) -> dict[tirx.Var, ir.Expr]:
+    """The point with a row-major number."""
+    found: dict[tirx.Var, ir.Expr] = {}
+    for n, (var, extent) in reversed(list(enumerate(axes))):
+        found[var] = place if n == 0 else tirx.floormod(place, as_expr(extent))
+        place = tirx.floordiv(place, as_expr(extent))
+    return found

@@ -1,0 +1,248 @@
+"""Writes programs out for a GPU's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.gpu.program import Access, Block, Program, loads_made, split
+from babytriton.passes.gpu.writing import (
+    copy_vector,
+    each,
+    guarded,
+    local,
+    number,
+    only,
+)
+
+Statements = list[tirx.Stmt]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Elements that a thread works on at once.
+
+    Attributes:
+        first: the number of the first of them in the row.
+        kept: its number among all elements that the thread keeps in registers.
+        width: how many they are.
+    """
+
+    first: ir.Expr
+    kept: ir.Expr
+    width: int
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Registers that a load's values are in, from a place on; one for all if it does not move."""
+
+    access: Access
+    values: tirx.Var
+    start: ir.Expr
+
+    def lane(self, number_: ir.Expr) -> ir.Expr:
+        place = self.start + number_ if self.access.moves else self.start
+        return tirx.BufferLoad(self.values, [place])
+
+
+class Writer:
+    """What a thread does for the blocks of a program, vector by vector.
+
+    Args:
+        program: what is computed.
+        width: elements of a vector.
+        count: elements of a row that a thread keeps.
+    """
+
+    def __init__(self, program: Program, width: int, count: int) -> None:
+        self.program = program
+        self.width = width
+        self.count = count
+        self.allocations: list[tirx.Var] = []
+        self.row: ir.Expr = number(0)
+        self.is_row: ir.Expr | None = None
+        # Where values are that were computed, and those that several blocks read.
+        self._values: dict[tirx.Var, tirx.Var] = {}
+        self._reread: list[tuple[Access, tirx.Var, int]] = []
+        # What is read once a row: by the load, in which register it is.
+        self._of_rows: list[tuple[ir.TensorLoad, tirx.Var]] = []
+
+    def keep_reread(self) -> None:
+        """Have what several blocks read loaded once."""
+        for one, first, _ in self.program.reread():
+            if not self._fits(one):
+                continue
+            values = self.allocate(self.count, str(one.buffer.ty.dtype), f"{one.buffer.name}_part")
+            self._reread.append((one, values, first))
+
+    def load_of_rows(self) -> Statements:
+        """What loads the numbers that are read for the whole row."""
+        written = {block.buffer for block in self.program.blocks}
+        variables = [var for var, _ in self.program.elements]
+        body: Statements = []
+        for block in self.program.blocks:
+            for made in loads_made(block.value) if block.has_elements else ():
+                indices = list(made.indices)
+                is_nested = bool(nodes(indices, ir.TensorLoad))
+                is_of_elements = any(uses(i, var) for i in indices for var in variables)
+                is_known = any(tvm_ffi.structural_equal(made, own) for own, _ in self._of_rows)
+                if is_nested or is_of_elements or is_known or made.source in written:
+                    continue
+                name = f"{made.source.name}_of_row"
+                own = self.allocate(1, str(made.source.ty.dtype), name)
+                self._of_rows.append((made, own))
+                at = [self.at(index, None) for index in indices]
+                body.append(tirx.BufferStore(own, tirx.BufferLoad(made.source, at), [number(0)]))
+        return body
+
+    def allocate(self, count: int, dtype: str, name: str) -> tirx.Var:
+        """Registers."""
+        buffer = local(count, dtype, name)
+        self.allocations.append(buffer)
+        return buffer
+
+    def computed(self, block: Block, values: tirx.Var) -> None:
+        """Tell where a block's values are."""
+        self._values[block.buffer] = values
+
+    def value(self, block: Block) -> tirx.Var:
+        """Where a block's values are."""
+        return self._values[block.buffer]
+
+    def value_of_row(self, block: Block) -> tuple[tirx.Var, Statements]:
+        """A value of the row, which each thread computes."""
+        one = self.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
+        self.computed(block, one)
+        value = self._replaced(block, block.value, None, [])
+        return one, [tirx.BufferStore(one, value, [number(0)])]
+
+    def pointwise(self, place: int, block: Block) -> Callable[[Vector], Statements]:
+        """What computes, and stores, the block's values of a vector."""
+        target = self.program.access(block, block.store) if block.is_result else None
+        if target is not None and not self._fits(target):
+            target = None
+        is_kept = self.program.is_passed_on(block)
+        values: tirx.Var | None = None
+        if is_kept:
+            values = self.allocate(self.count, block.dtype, f"{block.buffer.name}_part")
+            self.computed(block, values)
+        elif target is not None:
+            values = self.allocate(self.width, block.dtype, f"{block.buffer.name}_vector")
+
+        def of_vector(vector: Vector) -> Statements:
+            start = vector.kept if is_kept else number(0)
+
+            def use(lane: ir.Expr, value: ir.Expr) -> Statements:
+                if values is not None:
+                    done: Statements = [tirx.BufferStore(values, value, [start + lane])]
+                    value = tirx.BufferLoad(values, [start + lane])
+                else:
+                    done = []
+                if block.is_result and target is None:
+                    element = vector.first + lane
+                    indices = [self.at(index, element) for index in block.store.indices]
+                    put = tirx.BufferStore(block.buffer, value, indices)
+                    done += guarded(self.is_row, [put])
+                return done
+
+            done = self.elements(place, block, vector, use)
+            if target is None or values is None:
+                return done
+            at = self.place(target, vector.first)
+            stored = copy_vector(vector.width, (block.buffer, at), (values, start))
+            return [*done, *guarded(self.is_row, stored)]
+
+        return of_vector
+
+    def elements(
+        self,
+        place: int,
+        block: Block,
+        vector: Vector,
+        use: Callable[[ir.Expr, ir.Expr], Sequence[tirx.Stmt]],
+    ) -> Statements:
+        """What is done with the block's value at each element of a vector, once that is loaded."""
+        body: Statements = []
+        loaded: list[_Loaded] = []
+        for one in self._accesses(block):
+            kept = next((k for k in self._reread if one.is_same(k[0])), None)
+            dtype = str(one.buffer.ty.dtype)
+            if kept is not None:
+                found = _Loaded(one, kept[1], vector.kept)
+            else:
+                count = self.width if one.moves else 1
+                values = self.allocate(count, dtype, f"{one.buffer.name}_vector")
+                found = _Loaded(one, values, number(0))
+            loaded.append(found)
+            if kept is None or kept[2] == place:
+                body += self._load(found, vector)
+
+        def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
+            return use(lane, self._replaced(block, block.value, (vector, lane), loaded))
+
+        return body + each("lane", vector.width, of_lane)
+
+    def _load(self, wanted: _Loaded, vector: Vector) -> Statements:
+        access = wanted.access
+        at = self.place(access, vector.first)
+        width = vector.width if access.moves else 1
+        return copy_vector(width, (wanted.values, wanted.start), (access.buffer, at))
+
+    def _accesses(self, block: Block) -> list[Access]:
+        """What the block reads from memory for a vector, each once."""
+        found: list[Access] = []
+        for made in loads_made(block.value):
+            one = self.program.access(block, made)
+            if one is None or one.buffer in self._values or not self._fits(one):
+                continue
+            if not any(one.is_same(other) for other in found):
+                found.append(one)
+        return found
+
+    def _fits(self, one: Access) -> bool:
+        return one.fits(self.width, self.program.elements[-1])
+
+    def _replaced(
+        self,
+        block: Block,
+        expr: ir.Expr,
+        at: tuple[Vector, ir.Expr] | None,
+        loaded: Sequence[_Loaded],
+    ) -> ir.Expr:
+        """The block's expression, of what the thread has in registers."""
+        element = None if at is None else at[0].first + at[1]
+
+        def of_load(made: ir.TensorLoad) -> ir.Expr:
+            own = self._values.get(made.source)
+            for other, value in self._of_rows:
+                if tvm_ffi.structural_equal(made, other):
+                    return only(value)
+            one = self.program.access(block, made) if at is not None else None
+            if own is not None:
+                kept = number(0) if one is None or at is None else at[0].kept + at[1]
+                return tirx.BufferLoad(own, [kept])
+            if one is not None and at is not None:
+                for other in loaded:
+                    if one.is_same(other.access):
+                        return other.lane(at[1])
+            return tirx.BufferLoad(made.source, [self.at(i, element) for i in made.indices])
+
+        return self.at(tvm_ffi.structural_map(expr, (ir.TensorLoad, of_load)), element)
+
+    def place(self, access: Access, first: ir.Expr) -> ir.Expr:
+        """The position of the first of some elements."""
+        if access.base is not None:
+            return self.at(access.base, None) + first
+        return self.at(access.place, first)
+
+    def at(self, expr: ir.Expr, element: ir.Expr | None) -> ir.Expr:
+        """An expression by the program's axes at the thread's row, and at an element of it."""
+        values = split(self.row, self.program.rows)
+        if element is not None:
+            values |= split(element, self.program.elements)
+        return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))

@@ -1,0 +1,200 @@
+"""Statements of kernels that are written out thread by thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from babytriton.passes.blocks import nodes
+from babytriton.passes.nests import offset
+from babytriton.passes.statements import sequence
+from babytriton.types import find_dtype
+
+WARP = 32
+"""Threads that run together, and pass values to each other without memory."""
+
+VECTOR = 16
+"""Bytes that a thread loads or stores at once, at most."""
+
+INDEX = "int32"
+"""The dtype of what counts threads and steps. Positions are of 64 bits, which TVM makes 32 where
+these are enough: for each by itself, so that numbers from a tensor do not widen other indices."""
+
+# Keeps loops in the source as loops, with a pragma that has the compiler unroll them.
+_AS_PRAGMA = "pragma_unroll_explicit"
+
+
+def number(value: int) -> ir.Expr:
+    """An index that is known."""
+    return tirx.const(value, "int64")
+
+
+def as_expr(extent: int | ir.Expr) -> ir.Expr:
+    """An extent as an index."""
+    return number(extent) if isinstance(extent, int) else extent
+
+
+def _as_index(extent: int | ir.Expr) -> ir.Expr:
+    """An extent as a loop has it."""
+    if isinstance(extent, int | tirx.IntImm):
+        return tirx.const(int(extent), INDEX)
+    return tirx.Cast(INDEX, extent)
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element; bools take one."""
+    found = find_dtype(dtype)
+    return max(1, found.bits // 8) if found is not None else 8
+
+
+def local(shape: int, dtype: str, name: str) -> tirx.Var:
+    """Registers of a thread."""
+    return tirx.decl_buffer((number(shape),), dtype, name, scope="local")
+
+
+def shared(shape: int, dtype: str, name: str) -> tirx.Var:
+    """Memory that the threads of a block share."""
+    return tirx.decl_buffer((number(shape),), dtype, name, scope="shared")
+
+
+def each(
+    name: str,
+    extent: int | ir.Expr,
+    body: Callable[[ir.Expr], Sequence[tirx.Stmt]],
+    kind: int = tirx.ForKind.UNROLLED,
+) -> list[tirx.Stmt]:
+    """A loop; no loop where it has one step."""
+    if isinstance(extent, int) and extent == 1:
+        return list(body(number(0)))
+    variable = tirx.Var(name, INDEX)
+    whole = sequence(list(body(tirx.Cast("int64", variable))))
+    return [tirx.For(variable, tirx.const(0, INDEX), _as_index(extent), kind, whole)]
+
+
+Place = tuple[tirx.Var, ir.Expr]
+"""A buffer, and the row-major position of an element in it."""
+
+
+def copy_vector(width: int, to: Place, source: Place) -> list[tirx.Stmt]:
+    """Elements one beside the other, moved at once.
+
+    Args:
+        width: how many.
+        to: where the first is moved to.
+        source: where it is.
+    """
+    # TVM prints a vector of bools as one of another type.
+    is_bool = str(to[0].ty.dtype) == "bool"
+    kind = tirx.ForKind.UNROLLED if is_bool else tirx.ForKind.VECTORIZED
+
+    def one(lane: ir.Expr) -> list[tirx.Stmt]:
+        return [store(to[0], load(source[0], source[1] + lane), to[1] + lane)]
+
+    return each("lane", width, one, kind)
+
+
+def flat(buffer: tirx.Var, place: ir.Expr) -> list[ir.Expr]:
+    """Indices of the element at a row-major position."""
+    return [*(number(0) for _ in buffer.shape[1:]), place]
+
+
+def load(buffer: tirx.Var, place: ir.Expr) -> ir.Expr:
+    """The element at a row-major position."""
+    return tirx.BufferLoad(buffer, flat(buffer, place) if len(buffer.shape) else [])
+
+
+def store(buffer: tirx.Var, value: ir.Expr, place: ir.Expr) -> tirx.Stmt:
+    """A store of the element at a row-major position."""
+    return tirx.BufferStore(buffer, value, flat(buffer, place) if len(buffer.shape) else [])
+
+
+def only(value: tirx.Var) -> ir.Expr:
+    """The one number in a register."""
+    return tirx.BufferLoad(value, [number(0)])
+
+
+def guarded(test: ir.Expr | None, body: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+    """Statements under a condition, if there is one."""
+    return list(body) if test is None else [tirx.IfThenElse(test, sequence(list(body)), None)]
+
+
+def both(*tests: ir.Expr | None) -> ir.Expr | None:
+    """All of the conditions that there are."""
+    found = [test for test in tests if test is not None]
+    whole = found[0] if found else None
+    for test in found[1:]:
+        whole = tirx.And(whole, test)
+    return whole
+
+
+def launched(
+    extents: dict[str, int | ir.Expr],
+    body: Callable[[dict[str, ir.Expr]], Sequence[tirx.Stmt]],
+) -> tirx.Stmt:
+    """A kernel: what each of its threads does.
+
+    Args:
+        extents: of the indices that threads and blocks have, such as "threadIdx.x".
+        body: from these indices.
+    """
+    variables = {tag: tirx.Var(tag.replace(".", "_"), INDEX) for tag in extents}
+    indices = {tag: tirx.Cast("int64", variable) for tag, variable in variables.items()}
+    whole = sequence(list(body(indices)))
+    whole = tirx.AttrStmt(number(0), _AS_PRAGMA, number(0), whole)
+    for tag, extent in reversed(extents.items()):
+        axis = tirx.IterVar(None, variables[tag], tirx.IterVar.ThreadIndex, tag)
+        size = _as_index(extent)
+        kind, zero = tirx.ForKind.THREAD_BINDING, tirx.const(0, INDEX)
+        whole = tirx.For(variables[tag], zero, size, kind, whole, axis)
+    return whole
+
+
+def written_out(
+    func: tirx.PrimFunc, kernels: Sequence[tirx.Stmt], passed: Sequence[tirx.Var] = ()
+) -> s_tir.Schedule:
+    """The function with kernels for its body, which are launched one after the other.
+
+    Args:
+        func: as it was.
+        kernels: in order.
+        passed: memory for what one leaves for another, besides that of the function.
+    """
+    body = sequence(list(kernels))
+    used = {store.buffer for store in nodes(body, tirx.BufferStore)}
+    # Of one axis each: TVM would cut others down to the indices that it sees along each of them.
+    own = {
+        buffer: _with_one_axis(buffer) for buffer in func.body.block.alloc_buffers if buffer in used
+    }
+    body = tvm_ffi.structural_map(
+        body,
+        [
+            (tirx.BufferStore, lambda node: _moved(node, own)),
+            (ir.TensorLoad, lambda node: _moved(node, own)),
+        ],
+    )
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[*own.values(), *passed])
+    return s_tir.Schedule(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root)))
+
+
+def _with_one_axis(buffer: tirx.Var) -> tirx.Var:
+    size: ir.Expr = number(1)
+    for extent in buffer.shape:
+        size = size * extent
+    return tirx.decl_buffer((size,), buffer.ty.dtype, buffer.name)
+
+
+def _moved(
+    node: tirx.BufferStore | ir.TensorLoad, buffers: dict[tirx.Var, tirx.Var]
+) -> tirx.BufferStore | ir.TensorLoad:
+    """A store or a load in the buffer that is in the place of its own, if one is."""
+    is_store = isinstance(node, tirx.BufferStore)
+    before = node.buffer if is_store else node.source
+    after = buffers.get(before)
+    if after is None:
+        return node
+    place = [offset(before, list(node.indices))]
+    if is_store:
+        return tirx.BufferStore(after, node.value, place)
+    return tirx.BufferLoad(after, place)

@@ -1,0 +1,258 @@
+"""Expressions of C, printed with no more parentheses than they need."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+# Tokens: hexadecimal and other floats, names, operators. TVM adds a float's value as a comment.
+_TOKEN = re.compile(
+    r"\s*(?:"
+    r"(?P<number>0x[0-9a-fA-F.]+p[+-]?\d+f?|0x[0-9a-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?[fFuUlL]*)"
+    r"(?:/\*.*?\*/)?"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
+    r"|(?P<text>\"[^\"]*\")"
+    r"|(?P<operator><<|>>|<=|>=|==|!=|&&|\|\||->|[-+*/%<>=!~&|^?:,.()\[\]])"
+    r")"
+)
+
+# How tightly operators bind, as C has it.
+_BINARY = {
+    **dict.fromkeys(("*", "/", "%"), 10),
+    **dict.fromkeys(("+", "-"), 9),
+    **dict.fromkeys(("<<", ">>"), 8),
+    **dict.fromkeys(("<", ">", "<=", ">="), 7),
+    **dict.fromkeys(("==", "!="), 6),
+    "&": 5,
+    "^": 4,
+    "|": 3,
+    "&&": 2,
+    "||": 1,
+}
+_COMPARISONS = (6, 7)
+_CONDITIONAL, _UNARY, _POSTFIX = 0, 11, 12
+
+# Operators that compilers warn of where others stand beside them without parentheses.
+_MIXED = ("&", "|", "^", "<<", ">>", "&&", "||")
+
+_TYPES = re.compile(
+    r"(?:signed|unsigned|char|short|int|long|uint|float|double|half|bool|void|uchar|ushort|"
+    r"u?int(?:8|16|32|64)_t|nv_bfloat16|__nv_bfloat16|size_t|"
+    r"(?:u?char|u?short|u?int|u?long|u?longlong|float|double|half|nv_bfloat16)[2348])"
+)
+
+
+class NotAnExpressionError(ValueError):
+    """Text that is none, or is of a kind that is not known here."""
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """An expression's text, and how tightly its outermost operator binds.
+
+    Attributes:
+        text: the whole.
+        binds: the operator's place in `_BINARY`, or above all of these.
+        parts: of two operands, the first, the operator and the other.
+    """
+
+    text: str
+    binds: int
+    parts: tuple[str, str, str] | None = None
+
+    def within(self, binds: int) -> str:
+        """The text as an operand of what binds so tightly."""
+        return self.text if self.binds >= binds else f"({self.text})"
+
+
+def simplified(expression: str) -> str:
+    """The expression with other parentheses, and with numbers as people write them.
+
+    Raises:
+        NotAnExpressionError: it could not be read.
+    """
+    parser = _Parser(_tokens(expression))
+    printed = parser.conditional()
+    parser.expect(None)
+    return printed.text
+
+
+def assigned(place: str, expression: str) -> str:
+    """An assignment, of what an operation makes of the place itself where it is one.
+
+    Raises:
+        NotAnExpressionError: the place or the expression could not be read.
+    """
+    to = simplified(place)
+    parser = _Parser(_tokens(expression))
+    printed = parser.conditional()
+    parser.expect(None)
+    if printed.parts is not None and printed.parts[0] == to and printed.parts[1] in "+-*/":
+        return f"{to} {printed.parts[1]}= {printed.parts[2]}"
+    return f"{to} = {printed.text}"
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found, place = [], 0
+    text = text.rstrip()
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None or match.lastgroup is None:
+            raise NotAnExpressionError(text[place:])
+        found.append((match.lastgroup, match[match.lastgroup]))
+        place = match.end()
+    return found
+
+
+class _Parser:
+    """Reads an expression, and prints it."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._place = 0
+        self._in_address = 0  # Sums of integers, in any order.
+
+    def _peek(self, ahead: int = 0) -> str | None:
+        place = self._place + ahead
+        return self._tokens[place][1] if place < len(self._tokens) else None
+
+    def _next(self) -> tuple[str, str]:
+        if self._place >= len(self._tokens):
+            raise NotAnExpressionError
+        self._place += 1
+        return self._tokens[self._place - 1]
+
+    def expect(self, text: str | None) -> None:
+        """Go past a token; None is the end."""
+        if self._peek() != text:
+            raise NotAnExpressionError(self._peek())
+        self._place += 1
+
+    def conditional(self) -> _Printed:
+        """An expression with any operators but assignments and commas."""
+        test = self._binary(1)
+        if self._peek() != "?":
+            return test
+        self.expect("?")
+        yes = self.conditional()
+        self.expect(":")
+        no = self.conditional()
+        text = f"{test.within(_CONDITIONAL + 1)} ? {yes.within(1)} : {no.within(_CONDITIONAL)}"
+        return _Printed(text, _CONDITIONAL)
+
+    def _binary(self, least: int) -> _Printed:
+        left = self._unary()
+        while (operator := self._peek()) in _BINARY and _BINARY[operator] >= least:
+            assert operator is not None
+            binds = _BINARY[operator]
+            self.expect(operator)
+            right = self._binary(binds + 1)
+            is_mixed = operator in _MIXED
+            left_binds = _UNARY if is_mixed and left.binds != binds else binds
+            if is_mixed and left.binds in _COMPARISONS and operator in ("&&", "||"):
+                left_binds = binds
+            right_binds = binds + 1
+            if is_mixed and not (right.binds in _COMPARISONS and operator in ("&&", "||")):
+                right_binds = _UNARY
+            if binds in _COMPARISONS:
+                left_binds = right_binds = max(_COMPARISONS) + 1
+            if operator == "+" and self._in_address and right.text == "0":
+                continue
+            if operator == "+" and self._in_address:
+                right_binds = binds
+            first, other = left.within(left_binds), right.within(right_binds)
+            parts = (first, operator, right.text)
+            left = _Printed(f"{first} {operator} {other}", binds, parts)
+        return left
+
+    def _unary(self) -> _Printed:
+        operator = self._peek()
+        if operator in ("-", "+", "!", "~", "*", "&"):
+            self.expect(operator)
+            operand = self._unary()
+            text = operand.within(_UNARY)
+            gap = " " if text.startswith(operator) and operator in "-+&" else ""
+            return _Printed(f"{operator}{gap}{text}", _UNARY)
+        if operator == "(" and (cast := self._cast()) is not None:
+            is_address = cast.endswith("*")
+            self._in_address += is_address
+            operand = self._unary()
+            self._in_address -= is_address
+            return _Printed(f"({cast}){operand.within(_UNARY)}", _UNARY)
+        return self._postfix()
+
+    def _cast(self) -> str | None:
+        """The type that is cast to, if this is a cast."""
+        ahead, words = 1, []
+        while (word := self._peek(ahead)) is not None and _TYPES.fullmatch(word):
+            words.append(word)
+            ahead += 1
+        stars = 0
+        while words and self._peek(ahead) == "*":
+            stars += 1
+            ahead += 1
+        if not words or self._peek(ahead) != ")":
+            return None
+        self._place += ahead + 1
+        return " ".join(words) + "*" * stars
+
+    def _postfix(self) -> _Printed:
+        kind, text = self._next()
+        if text == "(":
+            left = self.conditional()
+            self.expect(")")
+        elif kind == "number":
+            left = _Printed(number(text), _POSTFIX)
+        elif kind in ("name", "text"):
+            left = _Printed(text, _POSTFIX)
+        else:
+            raise NotAnExpressionError(text)
+        while (operator := self._peek()) in ("(", "[", ".", "->"):
+            assert operator is not None
+            self.expect(operator)
+            own = left.within(_POSTFIX)
+            if operator == "[":
+                self._in_address += 1
+                left = _Printed(f"{own}[{self.conditional().text}]", _POSTFIX)
+                self._in_address -= 1
+                self.expect("]")
+            elif operator == "(":
+                left = _Printed(f"{own}({', '.join(self._arguments())})", _POSTFIX)
+            else:
+                left = _Printed(f"{own}{operator}{self._next()[1]}", _POSTFIX)
+        return left
+
+    def _arguments(self) -> list[str]:
+        found = []
+        while self._peek() != ")":
+            found.append(self.conditional().text)
+            if self._peek() == ",":
+                self.expect(",")
+        self.expect(")")
+        return found
+
+
+def number(text: str) -> str:
+    """A number in few digits that say the same; as it is, if it is no hexadecimal float."""
+    if not text.startswith("0x") or "p" not in text:
+        return text
+    is_single = text.endswith("f")
+    value = float.fromhex(text.rstrip("f"))
+    short = _shortest(value) if is_single else repr(value)
+    if not any(mark in short for mark in ".en"):
+        short += ".0"
+    return short + "f" * is_single
+
+
+def _shortest(value: float) -> str:
+    """The fewest digits that are this float32."""
+    packed = struct.pack("<f", value)
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        try:
+            if struct.pack("<f", float(text)) == packed:
+                return text
+        except OverflowError:  # rounded up past the greatest float32
+            continue
+    return repr(value)

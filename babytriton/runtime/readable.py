@@ -1,0 +1,180 @@
+"""CUDA C++ as TVM writes it -> CUDA C++ for people: the same program, in fewer signs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
+
+_KERNEL = re.compile(r'(?://.*\n)*extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(')
+_ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
+# What TVM adds to the names of buffers.
+_SUFFIX = re.compile(r"_ptr(_\d+)?$")
+# Names that are not those of members, nor of parts of numbers.
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+
+# The indices of threads: TVM casts them wherever they stand.
+_INDICES = {
+    f"((int){kind}Idx.{axis})": (f"{name}{suffix}", f"{kind}Idx.{axis}")
+    for kind, name in (("block", "block"), ("thread", "thread"))
+    for axis, suffix in (("x", ""), ("y", "_y"), ("z", "_z"))
+}
+
+# A name that TVM has numbered, since another loop has it.
+_NUMBERED = re.compile(r"(\w+?)_\d+")
+
+_STATEMENT = re.compile(r"^(\s*)(.*?);$", re.S)
+_DECLARATION = re.compile(r"^((?:const )?(?:[a-z]\w* )+\*?)(\w+) = (.*)$", re.S)
+_LOOP = re.compile(r"^(\s*)for \((\w+) (\w+) = (.*?); (.*?); (.*?)\) \{$")
+_CONDITION = re.compile(r"^(\s*)(if|while|\} else if) \((.*)\) \{$")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """CUDA C++ in two parts.
+
+    Attributes:
+        preamble: what TVM needs before any kernel: headers, types and helpers.
+        kernels: each kernel's text by its name, in order.
+    """
+
+    preamble: str
+    kernels: dict[str, str]
+
+    @classmethod
+    def of(cls, source: str) -> Listing:
+        """Of a text with any preamble, or with none."""
+        starts = list(_KERNEL.finditer(source))
+        preamble = source[: starts[0].start()] if starts else source
+        kernels = {}
+        for start, following in zip(starts, [*starts[1:], None]):
+            text = source[start.start() : None if following is None else following.start()]
+            if "{" in text:  # not a declaration
+                kernels[start[1]] = text.strip() + "\n"
+        return cls(preamble, kernels)
+
+
+def readable(source: str, comments: Mapping[str, Sequence[str]]) -> str:
+    """The text with its kernels made readable. What is not understood stays as it is.
+
+    Args:
+        source: as TVM writes it.
+        comments: lines that head each kernel, by its name.
+    """
+    # Of dot products of bytes, which no kernel computes; not every toolkit has them at hand.
+    listing = Listing.of(source.replace("#include <sm_61_intrinsics.h>\n", ""))
+    kernels = [
+        "".join(f"// {line}\n" for line in comments.get(name, ())) + _kernel(text)
+        for name, text in listing.kernels.items()
+    ]
+    return listing.preamble + "\n".join(kernels)
+
+
+def _kernel(text: str) -> str:
+    text = text.replace("(uint)4294967295", "0xffffffff")
+    text = _with_names(text)
+    head, _, body = text.partition("{\n")
+    lines = [_line(line) for line in body.splitlines()]
+    return "\n".join([head + "{", *_with_short_loops(_without_moves(lines)), ""])
+
+
+def _without_moves(lines: list[str]) -> list[str]:
+    """The lines without values that are moved to where they are, and without loops of these."""
+    done: list[str] = []
+    for line in lines:
+        place, equals, value = line.strip().removesuffix(";").partition(" = ")
+        if equals and place == value:
+            continue
+        done.append(line)
+        while line.strip() == "}" and _LOOP.match(done[-2]):
+            del done[-2:]
+            if done[-1].strip() == "#pragma unroll":
+                done.pop()
+            line = ""
+    return done
+
+
+def _with_short_loops(lines: list[str]) -> list[str]:
+    """The lines with loops one after the other over variables of one name."""
+    done = list(lines)
+    for start, line in enumerate(lines):
+        loop = _LOOP.match(line)
+        if loop is None or (numbered := _NUMBERED.fullmatch(loop[3])) is None:
+            continue
+        indent, name, short = loop[1], loop[3], numbered[1]
+        end = next(n for n in range(start, len(lines)) if lines[n] == f"{indent}}}")
+        if not any(re.search(rf"\b{short}\b", inside) for inside in done[start : end + 1]):
+            for n in range(start, end + 1):
+                done[n] = re.sub(rf"\b{name}\b", short, done[n])
+    return done
+
+
+def _with_names(text: str) -> str:
+    """Without suffixes and casts: registers of one number, and indices of threads, have names."""
+    head, _, body = text.partition("{\n")
+    words = set(_WORD.findall(text))
+    names: dict[str, str] = {}
+    for word in sorted(word for word in words if _SUFFIX.search(word)):
+        short = _SUFFIX.sub(r"\1", word)
+        if (
+            short
+            and short not in words
+            and short not in names.values()
+            and not _RESERVED.fullmatch(short)
+        ):
+            names[word] = short
+    for name, size in _ARRAY.findall(body):
+        # A single number that no address is taken of is a variable.
+        uses = len(re.findall(rf"\b{name}\b", body))
+        is_single = uses == len(re.findall(rf"\b{name}\[[01]\]", body)) and name in names
+        if size == "1" and is_single and not re.search(rf"__shared__ .* {name}\[", body):
+            body = re.sub(rf"alignas\(64\) ([\w ]+) {name}\[1\];", rf"\1 {name};", body)
+            body = re.sub(rf"\b{name}\[0\]", name, body)
+    body = body.replace("alignas(64) ", "alignas(16) ")
+    declared = []
+    for cast, (name, index) in _INDICES.items():
+        if cast in body:
+            name = name if name not in words and name not in names.values() else f"{name}_index"
+            body = body.replace(cast, name)
+            declared.append(f"  const int {name} = {index};\n")
+    text = head + "{\n" + "".join(declared) + body
+    return _WORD.sub(lambda match: names.get(match[0], match[0]), text)
+
+
+# Names that a variable of a kernel may not take.
+_RESERVED = re.compile(
+    "int|float|double|half|bool|char|short|long|unsigned|signed|void|const|for|if|else|while|return|"
+    "struct|class|new|delete|this|max|min|abs|sqrt|exp|log|sin|cos|tan|pow|floor|ceil|round|auto|"
+    "register|static|switch|case|default|break|continue|do|goto|union|enum|typedef|template|uint|"
+    "operator|public|private|protected|virtual|friend|inline|namespace|using|try|catch|throw|true|"
+    "false|and|or|not|xor|block|thread"
+)
+
+
+def _line(line: str) -> str:
+    try:
+        return _statement(line)
+    except NotAnExpressionError:
+        return line
+
+
+def _statement(line: str) -> str:
+    if loop := _LOOP.match(line):
+        indent, type_, name, start, test, step = loop.groups()
+        return f"{indent}for ({type_} {name} = {simplified(start)}; {simplified(test)}; {step}) {{"
+    if condition := _CONDITION.match(line):
+        indent, word, test = condition.groups()
+        return f"{indent}{word} ({simplified(test)}) {{"
+    statement = _STATEMENT.match(line)
+    if statement is None:
+        return line
+    indent, text = statement.groups()
+    if declaration := _DECLARATION.match(text):
+        type_, name, value = declaration.groups()
+        return f"{indent}{type_}{name} = {simplified(value)};"
+    left, equals, right = text.partition(" = ")
+    if equals:
+        return f"{indent}{assigned(left, right)};"
+    return f"{indent}{simplified(text)};" if "(" in text else line

@@ -1,0 +1,67 @@
+// functions.py:36  return F.cross_entropy(x, labels, reduction="none")
+// x: float32[64, 1024], labels: int64[64], cross_entropy: float32[64]
+// grid 64, block 64
+extern "C" __global__ void __launch_bounds__(64) loss_kernel(float* __restrict__ cross_entropy, int64_t* __restrict__ labels, float* __restrict__ x) {
+  const int block = blockIdx.x;
+  const int thread = threadIdx.x;
+  float top_of_row;
+  alignas(16) float x_part[16];
+  __shared__ alignas(16) float top_of_warps[2];
+  float total_of_row;
+  float cross_entropy_of_row;
+  top_of_row = -3.4028235e+38f;
+  #pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    *(float4*)(x_part + step * 4) = *(float4*)(x + block * 1024 + step * 256 + thread * 4);
+    #pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      top_of_row = max(top_of_row, x_part[step * 4 + lane]);
+    }
+  }
+  #pragma unroll
+  for (int halving = 0; halving < 5; ++halving) {
+    top_of_row = max(top_of_row, __shfl_xor_sync(0xffffffff, top_of_row, 16 >> halving, 32));
+  }
+  if (thread % 32 == 0) {
+    top_of_warps[thread >> 5] = top_of_row;
+  }
+  __syncthreads();
+  top_of_row = top_of_warps[0];
+  top_of_row = max(top_of_row, top_of_warps[1]);
+  total_of_row = 0.0f;
+  #pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    #pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      total_of_row += expf(x_part[step * 4 + lane] - top_of_row);
+    }
+  }
+  #pragma unroll
+  for (int halving = 0; halving < 5; ++halving) {
+    total_of_row += __shfl_xor_sync(0xffffffff, total_of_row, 16 >> halving, 32);
+  }
+  __syncthreads();
+  if (thread % 32 == 0) {
+    top_of_warps[thread >> 5] = total_of_row;
+  }
+  __syncthreads();
+  total_of_row = top_of_warps[0];
+  total_of_row += top_of_warps[1];
+  total_of_row = logf(total_of_row);
+  float condval;
+  if (labels[block] == (int64_t)-100) {
+    condval = 0.0f;
+  } else {
+    float condval_1;
+    if ((int64_t)0 <= labels[block] && labels[block] < (int64_t)1024) {
+      condval_1 = 0.0f - (x[(int64_t)block * (int64_t)1024 + labels[block]] - top_of_row - total_of_row);
+    } else {
+      condval_1 = CUDART_NAN_F;
+    }
+    condval = condval_1;
+  }
+  cross_entropy_of_row = condval;
+  if (thread == 0) {
+    cross_entropy[block] = cross_entropy_of_row;
+  }
+}

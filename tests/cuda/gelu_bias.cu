@@ -1,0 +1,17 @@
+// functions.py:14  y = x + b
+// functions.py:15  return torch.sigmoid(1.702 * y) * y
+// x: float32[64, 1024], b: float32[1024], gelu_bias: float32[64, 1024]
+// grid 64, block 256
+extern "C" __global__ void __launch_bounds__(256) fused_add_multiply_tir_sigmoid_multiply1_kernel(float* __restrict__ b, float* __restrict__ gelu_bias, float* __restrict__ x) {
+  const int block = blockIdx.x;
+  const int thread = threadIdx.x;
+  alignas(16) float x_vector[4];
+  alignas(16) float b_vector[4];
+  *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4);
+  *(float4*)b_vector = *(float4*)(b + (thread & 255) * 4);
+  #pragma unroll
+  for (int lane = 0; lane < 4; ++lane) {
+    x_vector[lane] = 1.0f / (1.0f + expf(0.0f - 1.702f * (x_vector[lane] + b_vector[lane]))) * (x_vector[lane] + b_vector[lane]);
+  }
+  *(float4*)(gelu_bias + block * 1024 + thread * 4) = *(float4*)x_vector;
+}

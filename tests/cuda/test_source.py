@@ -1,0 +1,208 @@
+"""The CUDA C++ that people read: ten functions as they are kept, and what may be done with it."""
+
+from __future__ import annotations
+
+import operator
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import babytriton as bt
+from babytriton import config
+from babytriton.runtime import cuda
+from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, number, simplified
+from babytriton.runtime.readable import Listing, readable
+from tests.conformance import gpu
+from tests.cuda import functions
+from tests.emulator import emulator
+
+HERE = Path(__file__).parent
+TARGET = bt.Target("cuda", arch="sm_80")
+
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+
+def compiled(name: str) -> bt.Compiled:
+    fn = getattr(functions, name)
+    return bt.jit(target=TARGET)(fn).lower(*functions.arguments()[name]).compile()
+
+
+@pytest.mark.parametrize("name", functions.arguments())
+def test_golden(name: str, update_golden: bool) -> None:
+    golden = HERE / f"{name}.cu"
+    text = compiled(name).source() + "\n"
+    if update_golden:
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", functions.arguments())
+def test_values(name: str) -> None:
+    args = functions.arguments()[name]
+    wide = [x.double() if x.is_floating_point() else x for x in args]
+    found, exact = gpu.call(compiled(name), args), getattr(functions, name)(*wide)
+    within = 4e-3 if found.dtype == torch.float16 else 2e-5
+    torch.testing.assert_close(found.double(), exact, rtol=within, atol=within * 10)
+
+
+def test_the_same_in_another_process() -> None:
+    program = (
+        "import torch; from tests.cuda.test_source import compiled; "
+        "torch.randn(3); print(compiled('add').source()); print(compiled('softmax').source())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=HERE.parents[1], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{compiled('add').source()}\n{compiled('softmax').source()}\n"
+
+
+def test_full_source_has_what_stands_before_the_kernels() -> None:
+    program = compiled("swiglu")
+    full, short = program.source(full=True), program.source()
+    assert "#include <cuda_fp16.h>" in full
+    assert "#include" not in short
+    assert short in full
+
+
+@needs_gpu
+@pytest.mark.parametrize("full", [False, True])
+def test_edited_source_runs_in_place_of_ours(full: bool) -> None:
+    x, y = functions.arguments()["add"]
+    program = compiled("add")
+    source = program.source(full=full)
+    assert source.count("a_vector") == 0
+    edited = program.with_source(source.replace(" += ", " -= "))
+    assert " -= " in edited.source()
+    assert torch.equal(gpu.call(program, (x, y)), x + y)
+    assert torch.equal(gpu.call(edited, (x, y)), x - y)
+    with pytest.raises(ValueError, match="BT103"):
+        edited(x[:3], y)
+
+
+def test_launches() -> None:
+    (launch,) = compiled("softmax").launches
+    assert (launch.grid, launch.block) == ((64,), (256,))
+    assert launch.shared == 32
+    first, second = compiled("total").launches
+    assert first.function == second.function
+    assert [first.name, second.name] == list(Listing.of(compiled("total").source()).kernels)
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    assert launch.registers is not None
+    assert 16 <= launch.registers <= 128
+    assert launch.spilled == 0
+
+
+def test_spills_are_seen() -> None:
+    """A kernel whose array is indexed by what only the run tells has it in memory."""
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    program = compiled("add")
+    text = program.source()
+    body = text.index("  const int block")
+    edited = program.with_source(
+        text[:body] + "  volatile float kept[100]; kept[threadIdx.x % 100] = x[0];\n" + text[body:]
+    )
+    (launch,) = edited.launches
+    assert launch.spilled is not None
+    assert launch.spilled >= 400
+
+
+def test_a_cpu_has_no_launches() -> None:
+    x = torch.randn(3)
+    assert bt.jit("cpu")(functions.add).lower(x, x).compile().launches == ()
+
+
+def test_stages_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("babytriton.stages.CONFIG", config.Config(False, dump=tmp_path / "all"))
+    program = compiled("add")
+    (folder,) = (tmp_path / "all").iterdir()
+    assert folder.name.startswith("add-")
+    found = {path.name: path.read_text() for path in folder.iterdir()}
+    assert found["cuda.cu"] == program.source("cuda", full=True)
+    assert found["tir.tir"] == program.source("tir")
+    assert {"ast.ast", "python.py", "relax.relax", "llvm.ll", "asm.s", "signature.txt"} < set(found)
+    compiled("add")
+    assert len(list((tmp_path / "all").iterdir())) == 1
+
+
+def test_the_folder_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BABYTRITON_DUMP", "somewhere")
+    assert config.Config.from_environment().dump == Path("somewhere")
+    monkeypatch.delenv("BABYTRITON_DUMP")
+    assert config.Config.from_environment().dump is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("((a + b) + c)", "a + b + c"),
+        ("(a + (b + c))", "a + (b + c)"),
+        ("((a * b) + (c / d))", "a * b + c / d"),
+        ("((a - b) - (c - d))", "a - b - (c - d)"),
+        ("x[((i * 4) + (j + 1))]", "x[i * 4 + j + 1]"),
+        ("*(float4*)(x + ((a * 4) + 0))", "*(float4*)(x + a * 4)"),
+        ("(((int)a) % 32)", "(int)a % 32"),
+        ("((half)(a + b))", "(half)(a + b)"),
+        ("-(-(a))", "- -a"),
+        ("(((a < b)) ? (c) : ((d ? e : f)))", "a < b ? c : d ? e : f"),
+        ("((a & 3) + (b >> 2))", "(a & 3) + (b >> 2)"),
+        ("((a < b) && ((c == d) || e))", "a < b && (c == d || e)"),
+        ("f((a + b), (c))[0].x", "f(a + b, c)[0].x"),
+        ("0x1.4f8b58p-17f/*1.000000e-05*/", "1e-05f"),
+        ("(0x1p+0f/*1.0e+00*/ / 0x1.8p+1/*3*/)", "1.0f / 3.0"),
+    ],
+)
+def test_expressions(given: str, expected: str) -> None:
+    assert simplified(given) == expected
+
+
+def test_assignments() -> None:
+    assert assigned("a[(i + 1)]", "(a[(i + 1)] + (b * c))") == "a[i + 1] += b * c"
+    assert assigned("a", "((a + b) + c)") == "a = a + b + c"
+    assert assigned("a", "(b + a)") == "a = b + a"
+
+
+@pytest.mark.parametrize("text", ["", "(a", "a b", "a +", "asm { }", "a ? b", "#"])
+def test_what_is_no_expression_is_left_alone(text: str) -> None:
+    with pytest.raises(NotAnExpressionError):
+        simplified(text)
+    kernel = f'extern "C" __global__ void k() {{\n  {text} !!;\n}}\n'
+    assert f"  {text} !!;" in readable(kernel, {})
+
+
+def test_numbers_are_the_same() -> None:
+    generator = random.Random(0)
+    for _ in range(2000):
+        value = torch.tensor(generator.uniform(-1, 1) * 10 ** generator.randint(-38, 38)).item()
+        again = float(number(value.hex().lstrip("-") + "f").rstrip("f"))
+        assert torch.tensor(again).item() == abs(value)
+
+
+PYTHON = {"+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_}
+PYTHON |= {"|": operator.or_, "^": operator.xor, "<": operator.lt, "==": operator.eq}
+
+
+def test_simplified_expressions_mean_the_same() -> None:
+    """Random ones, with all parentheses before; Python reads what is left of them as C does."""
+    generator = random.Random(0)
+
+    def drawn(depth: int) -> tuple[str, int]:
+        if depth == 0 or generator.random() < 0.1:
+            value = generator.randint(0, 9)
+            return str(value), value
+        (left, a), (right, b) = drawn(depth - 1), drawn(depth - 1)
+        name = generator.choice(list(PYTHON))
+        return f"({left} {name} {right})", int(PYTHON[name](a, b))
+
+    for _ in range(500):
+        text, value = drawn(4)
+        assert int(eval(simplified(text))) == value, text

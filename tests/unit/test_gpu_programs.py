@@ -1,0 +1,241 @@
+"""Kernels that are written out for a GPU's threads: values, and what is left of memory traffic."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+import tvm_ffi
+from tvm import ir, tirx
+
+import babytriton as bt
+from babytriton.runtime import cuda
+from tests.conformance import gpu
+from tests.emulator import emulator
+
+pytestmark = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+COLUMNS = (1, 31, 32, 33, 1000, 1024, 4097, 32768)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def rows(x, w):
+    """A kernel for each way to work along rows."""
+    y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * w
+    z = F.layer_norm(x + w, x.shape[-1:], w)
+    return torch.softmax(x, -1), y, z, torch.logsumexp(x, -1), x.sum(-1), F.silu(x + w) * x
+
+
+def losses(x, t):
+    return F.cross_entropy(x, t), x.argmax(-1)
+
+
+def columns(x):
+    return x.sum(0), x.mean(0, keepdim=True) * 2, x.amax(0)
+
+
+def whole(x):
+    return x.sum(), x.mean() * 2, x.max()
+
+
+def turned(x, y):
+    return x.T + y, x.T.contiguous()
+
+
+def compiled(fn, *args):
+    return bt.jit(target=gpu.TARGET)(fn).lower(*args).compile()
+
+
+def rules(fn, *args) -> set[str]:
+    functions = bt.jit(target=gpu.TARGET)(fn).lower(*args).schedule().mod.functions.values()
+    found = [func for func in functions if isinstance(func, tirx.PrimFunc)]
+    return {str(func.attrs["babytriton.rule"]) for func in found}
+
+
+def check(fn, *args, within: float = 1e-5, program=None) -> None:
+    """Compare with torch in float64, in each order of threads."""
+    program = compiled(fn, *args) if program is None else program
+    wide = [x.double() if x.is_floating_point() else x for x in args]
+    exact = fn(*wide)
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            for ours, theirs in zip(gpu.call(program, args), exact):
+                assert ours.shape == theirs.shape
+                torch.testing.assert_close(
+                    ours.double(), theirs.double(), rtol=within, atol=within * 4
+                )
+
+
+@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize("length", COLUMNS)
+def test_rows(count: int, length: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(count, length, generator=generator), torch.rand(length, generator=generator)
+    check(rows, x, w, within=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("length", [33, 1024, 4097])
+def test_dtypes(dtype: torch.dtype, length: int) -> None:
+    x, w = torch.randn(3, length).to(dtype), torch.rand(length).to(dtype)
+    program = compiled(rows, x, w)
+    with emulator.thread_order("shuffled", seed=2):
+        found = gpu.call(program, (x, w))
+    for ours, theirs, own in zip(found, rows(x.double(), w.double()), rows(x, w)):
+        assert ours.dtype == own.dtype
+        within = {torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+        scale = max(1.0, theirs.abs().max().item())
+        torch.testing.assert_close(ours.double(), theirs, rtol=within, atol=within * scale)
+
+
+def test_many_rows() -> None:
+    check(rows, torch.randn(4096, 33), torch.rand(33), within=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (300, 100), (1000, 33), (40, 1003)])
+def test_columns(shape: tuple[int, int]) -> None:
+    assert rules(columns, torch.randn(shape)) == {"Columns"}
+    check(columns, torch.randn(shape))
+
+
+def test_columns_of_halves() -> None:
+    check(columns, torch.randn(100, 64).half(), within=2e-3)
+
+
+@pytest.mark.parametrize("shape", [(31,), (300, 1000), (100003,)])
+def test_whole(shape: tuple[int, ...]) -> None:
+    check(whole, torch.randn(shape), within=1e-5)
+
+
+def test_long_rows_fill_the_gpu() -> None:
+    x, w = torch.randn(2, 70000), torch.rand(70000)
+    assert rules(rows, x, w) == {"LongRows", "Elementwise"}
+    check(rows, x, w, within=2e-5)
+    assert min(math.prod(launch.grid) for launch in compiled(rows, x, w).launches[:6]) > 2
+
+
+def test_results_do_not_depend_on_the_order() -> None:
+    x = torch.randn(200, 1000)
+    program = compiled(whole, x)
+    found = []
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            found.append(gpu.call(program, (x,)))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+
+
+@pytest.mark.parametrize("length", [10, 1000, 32768])
+def test_losses(length: int) -> None:
+    check(losses, torch.randn(5, length), torch.arange(5) * 7 % length)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (70, 33), (9, 200)])
+def test_transposes_go_through_shared_memory(shape: tuple[int, int]) -> None:
+    x, y = torch.randn(shape), torch.randn(shape[::-1])
+    assert rules(turned, x, y) == {"Transposed"}
+    check(turned, x, y)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000, 1003, 5000])
+def test_elementwise_of_any_size(size: int) -> None:
+    def several(x, y, z):
+        return (x + y) * z, x > y, (x * z).half(), torch.where(x > 0, y, 1.0)
+
+    x, y = torch.randn(size), torch.randn(size)
+    check(several, x, y, torch.randn(()), within=1e-3)
+
+
+def test_broadcasts() -> None:
+    def several(x, b, c):
+        return x + b, x * c, x - b * c
+
+    x, b, c = torch.randn(5, 6, 64), torch.randn(64), torch.randn(5, 1, 1)
+    check(several, x, b, c)
+    check(several, torch.randn(5, 6, 7), torch.randn(7), c)
+
+
+def test_symbolic_sizes() -> None:
+    jitted = bt.jit(target=gpu.TARGET, dynamic=True)(rows)
+    example = torch.randn(6, 48), torch.rand(48)
+    program = jitted.lower(*example).compile()
+    for count, length in ((6, 48), (3, 33), (5, 1000), (2, 4099)):
+        check(rows, torch.randn(count, length), torch.rand(length), within=2e-5, program=program)
+
+
+@pytest.mark.parametrize("shape", [(1, 300), (3, 64), (40, 1)])
+def test_products_with_few_rows(shape: tuple[int, int]) -> None:
+    def product(x, w, b):
+        return F.gelu(x @ w + b), F.linear(x, w.T.contiguous())
+
+    count, length = shape
+    args = torch.randn(shape), torch.randn(length, 128), torch.randn(128)
+    check(product, *args, within=5e-5)
+    if count <= 4:
+        assert not rules(product, *args) & {"Matmul", "Fallback"}
+
+
+def traffic(fn, *args) -> tuple[Counter[str], Counter[str]]:
+    """How many elements of each tensor the only kernel reads and writes."""
+    (func,) = [
+        func
+        for func in bt.jit(target=gpu.TARGET)(fn).lower(*args).schedule().mod.functions.values()
+        if isinstance(func, tirx.PrimFunc)
+    ]
+    params = {param: param.name for param in func.params}
+    reads: Counter[str] = Counter()
+    writes: Counter[str] = Counter()
+
+    def visit(stmt, times: int) -> None:
+        def loop(node):
+            visit(node.body, times * int(node.extent))
+            return tvm_ffi.WalkResult.SKIP
+
+        def load(node):
+            reads[params.get(node.source, "")] += times
+
+        def store(node):
+            writes[params.get(node.buffer, "")] += times
+
+        entries = [(tirx.For, loop), (ir.TensorLoad, load), (tirx.BufferStore, store)]
+        tvm_ffi.structural_walk(stmt, entries, order="pre")
+
+    visit(func.body, 1)
+    return reads, writes
+
+
+@pytest.mark.parametrize("fn", [torch.softmax, F.layer_norm, F.silu])
+@pytest.mark.parametrize("length", [256, 1024, 4096, 32768])
+def test_each_number_is_read_and_written_once(fn, length: int) -> None:
+    def called(x):
+        if fn is F.layer_norm:
+            return F.layer_norm(x, (length,))
+        return F.silu(x) if fn is F.silu else torch.softmax(x, -1)
+
+    x = torch.randn(256, length)
+    reads, writes = traffic(called, x)
+    extra = 2 * 256 * 1024 if fn is F.layer_norm else 0  # the row's first number, by each thread
+    assert x.numel() <= reads["x"] <= x.numel() + extra
+    assert writes["called"] == x.numel()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("fn", [rows, columns])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_machine_code(arch: str, fn, dtype: torch.dtype) -> None:
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    x, w = torch.randn(256, 4096).to(dtype), torch.rand(4096).to(dtype)
+    args = (x, w) if fn is rows else (x,)
+    program = bt.jit(target=bt.Target("cuda", arch=arch))(fn).lower(*args).compile()
+    for launch in program.launches:
+        assert launch.registers is not None
+        assert launch.registers <= 128, launch
+        assert launch.spilled == 0, launch
+    sass = program.source("sass")
+    assert "LDG.E.128" in sass
+    assert "STG.E.128" in sass
