@@ -206,3 +206,15 @@ def test_simplified_expressions_mean_the_same() -> None:
     for _ in range(500):
         text, value = drawn(4)
         assert int(eval(simplified(text))) == value, text
+
+
+@needs_gpu
+def test_the_benchmark_runs_without_a_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--emulated", "softmax", "gemv", "total"],
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": right\n") == 18

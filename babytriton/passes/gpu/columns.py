@@ -109,7 +109,7 @@ class ColumnWriter:
 
             def step(turn: ir.Expr) -> Statements:
                 place = (turn * number(self._pieces) + piece) * number(SIDE_BY_SIDE) + warp
-                writer.row = place
+                writer.row = lambda: place
                 whole = self.rows % (self._pieces * SIDE_BY_SIDE) == 0
                 is_row = None if whole else place < number(self.rows)
                 body = writer.elements(0, block, vector, lambda n, x: adding(block, total, n)(x))
@@ -192,7 +192,7 @@ class ColumnWriter:
         self, writer: Writer, block: Block, total: tirx.Var, vector: Vector
     ) -> Statements:
         """The stores of the columns' results, once they are known."""
-        writer.row = number(0)
+        writer.row = lambda: number(0)
         writer.computed(block, total)
         done: Statements = []
         if block.is_result:

@@ -127,7 +127,7 @@ class PieceWriter:
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
-            writer.row = ids["blockIdx.y"]
+            writer.row = lambda: ids["blockIdx.y"]
             body = [*writer.load_of_rows(), *self._replayed(writer, place, lane)]
             if block.combine is None:
                 body += self._steps(piece, lane, writer.pointwise(place, block))
@@ -142,7 +142,7 @@ class PieceWriter:
                 (number(self.rows * self.pieces),), block.dtype, f"{block.buffer.name}_of_pieces"
             )
             self.partial[place] = partial
-            put = store(partial, only(total), writer.row * number(self.pieces) + piece)
+            put = store(partial, only(total), writer.row() * number(self.pieces) + piece)
             body += [start(block, total), *self._steps(piece, lane, of_vector)]
             body += across_threads(block, total, THREADS, lane, writer.allocations)
             body += guarded(tirx.EQ(lane, number(0)), [put])
@@ -157,7 +157,7 @@ class PieceWriter:
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             lane = ids["threadIdx.x"]
-            writer.row = ids["blockIdx.x"]
+            writer.row = lambda: ids["blockIdx.x"]
             body = self._replayed(writer, len(self.program.blocks), lane)
             for block in self._of_rows(len(self.program.blocks)):
                 if block.is_result:
@@ -187,7 +187,7 @@ class PieceWriter:
 
         def take(step: ir.Expr) -> Statements:
             piece = step * number(THREADS) + lane
-            value = tirx.BufferLoad(partial, [writer.row * number(self.pieces) + piece])
+            value = tirx.BufferLoad(partial, [writer.row() * number(self.pieces) + piece])
             is_there = None if self.pieces % THREADS == 0 else piece < number(self.pieces)
             return guarded(is_there, add(value))
 

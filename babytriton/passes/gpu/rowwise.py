@@ -146,14 +146,20 @@ class RowWriter:
 
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
         layout, count, writer = self._layout, self._program.row_count, self._writer
-        self._lane, row = ids["threadIdx.x"], ids["blockIdx.x"]
-        if layout.rows > 1:
-            row = row * number(layout.rows) + ids["threadIdx.y"]
-            if not isinstance(count, int) or count % layout.rows:
-                # Threads without a row work on the last one: shuffles are of whole warps.
-                writer.is_row = row < as_expr(count)
-                row = tirx.Min(row, as_expr(count) - 1)
+        self._lane = ids["threadIdx.x"]
+        has_rest = layout.rows > 1 and not (isinstance(count, int) and count % layout.rows == 0)
+
+        def own() -> ir.Expr:
+            if layout.rows == 1:
+                return ids["blockIdx.x"]
+            return ids["blockIdx.x"] * number(layout.rows) + ids["threadIdx.y"]
+
+        def row() -> ir.Expr:
+            # Threads without a row work on the last one: shuffles are of whole warps.
+            return tirx.Min(own(), as_expr(count) - 1) if has_rest else own()
+
         writer.row = row
+        writer.is_row = own() < as_expr(count) if has_rest else None
         body = writer.load_of_rows()
         for place, block in enumerate(self._program.blocks):
             if block.combine is not None:

@@ -64,7 +64,9 @@ class Writer:
         self.width = width
         self.count = count
         self.allocations: list[tirx.Var] = []
-        self.row: ir.Expr = number(0)
+        # Anew each time: of a node that stands in two expressions, TVM makes one of 64 bits in both
+        # where one of them needs it, and then no vector of addresses.
+        self.row: Callable[[], ir.Expr] = lambda: number(0)
         self.is_row: ir.Expr | None = None
         # Where values are that were computed, and those that several blocks read.
         self._values: dict[tirx.Var, tirx.Var] = {}
@@ -242,7 +244,7 @@ class Writer:
 
     def at(self, expr: ir.Expr, element: ir.Expr | None) -> ir.Expr:
         """An expression by the program's axes at the thread's row, and at an element of it."""
-        values = split(self.row, self.program.rows)
+        values = split(self.row(), self.program.rows)
         if element is not None:
             values |= split(element, self.program.elements)
         return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))

@@ -1,0 +1,349 @@
+"""Kernels for the GPU against torch, torch.compile and Triton, and against a copy of memory.
+
+    python -m benchmarks.gpu [PART ...] [--results FOLDER]
+    python -m benchmarks.gpu --emulated
+
+Every result is checked against torch in float64 before anything is timed. Ways to compute the same
+take turns; a timing is of the GPU alone, with its cache cleared before, and the table has medians.
+Bandwidth counts each operand once, as a share of what copying a large tensor reaches.
+
+Without a GPU, ``--emulated`` runs the same cases in small on the tests' emulator, without times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from benchmarks.measure import check
+
+ROUNDS = 25
+PEERS = ("eager", "compile", "triton")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+EPS = 1e-6
+
+# Bytes that are cleared before each timing: more than any GPU's cache.
+CLEARED = 256 << 20
+
+# What is asked of kernels that go through memory once, from so many bytes on; and of a call.
+ONE_PASS, LARGE = 0.9, 64 << 20
+CALL = 6e-6
+
+SIZES = ((4096, 1024), (4096, 4096), (16384, 4096), (64, 32768), (7, 1000003), (4096, 1003))
+SMALL = ((4, 64), (2, 1003))
+
+
+def add(x, y):
+    return x + y
+
+
+def gelu_bias(x, w):
+    y = x + w
+    return torch.sigmoid(1.702 * y) * y
+
+
+def swiglu(x, y):
+    return F.silu(x) * y
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def layer_norm(x, w, b):
+    return F.layer_norm(x, (x.shape[-1],), w, b)
+
+
+def rms_norm(x, w):
+    wide = x.float()
+    return (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + EPS) * w).to(x.dtype)
+
+
+def cross_entropy(x, labels):
+    return F.cross_entropy(x, labels, reduction="none")
+
+
+def row_sums(x):
+    return x.sum(-1)
+
+
+def column_sums(x):
+    return x.sum(0)
+
+
+def total(x):
+    return x.sum()
+
+
+def transpose(x):
+    return x.T.contiguous()
+
+
+def gemv(v, m):
+    return F.linear(v, m)
+
+
+# What each function takes: x and y are matrices, w and b rows, v a row and m a matrix of weights.
+OPERANDS: dict[Callable[..., torch.Tensor], str] = {
+    add: "xy",
+    gelu_bias: "xw",
+    swiglu: "xy",
+    softmax: "x",
+    layer_norm: "xwb",
+    rms_norm: "xw",
+    cross_entropy: "xl",
+    row_sums: "x",
+    column_sums: "x",
+    total: "x",
+    transpose: "x",
+    gemv: "vm",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function and what it is called with.
+
+    Attributes:
+        fn: what is computed.
+        rows: of the matrix.
+        columns: of the matrix.
+        dtype: of the numbers.
+    """
+
+    fn: Callable[..., torch.Tensor]
+    rows: int
+    columns: int
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        """As the table shows it."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.fn.__name__} {self.rows}x{self.columns} {dtype}"
+
+    def arguments(self, device: str) -> tuple[torch.Tensor, ...]:
+        """Normal numbers, weights scaled by the length of a row, and labels that count."""
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator)
+
+        made = {
+            "x": lambda: normal(self.rows, self.columns),
+            "y": lambda: normal(self.rows, self.columns),
+            "w": lambda: normal(self.columns),
+            "b": lambda: normal(self.columns),
+            "v": lambda: normal(1, self.columns),
+            "m": lambda: normal(self.rows, self.columns) / self.columns**0.5,
+        }
+        labels = torch.arange(self.rows) * 7 % self.columns
+        operands = [
+            labels if name == "l" else made[name]().to(self.dtype) for name in OPERANDS[self.fn]
+        ]
+        return tuple(x.to(device) for x in operands)
+
+
+def cases(sizes: Sequence[tuple[int, int]]) -> list[Case]:
+    """All functions in all sizes and dtypes."""
+    return [
+        Case(fn, rows, columns, dtype)
+        for fn in OPERANDS
+        for rows, columns in sizes
+        for dtype in DTYPES
+    ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a case.
+
+    Attributes:
+        case: what.
+        seconds: by way.
+        bytes: of all operands and the result.
+    """
+
+    case: Case
+    seconds: Mapping[str, float]
+    bytes: int
+
+    def bandwidth(self, copy: float) -> float:
+        """As a share of what a copy reaches, in bytes a second."""
+        return self.bytes / self.seconds["ours"] / copy
+
+    def cells(self, copy: float) -> list[str]:
+        """As a line of the table."""
+        share, ours = self.bandwidth(copy), self.seconds["ours"]
+        is_asked = self.bytes >= LARGE and self.case.fn is not cross_entropy
+        text = f"{share:.2f}" + (f" ({ONE_PASS:.2f})" if is_asked else "")
+        cells = [self.case.name, f"{ours * 1e6:.4g}"]
+        cells.append(f"**{text}**" if is_asked and share < ONE_PASS else text)
+        for peer in PEERS:
+            ratio = self.seconds[peer] / ours if peer in self.seconds else None
+            shown = "" if ratio is None else f"{ratio:.2f}"
+            is_missed = peer == "compile" and ratio is not None and ratio < 1
+            cells.append(f"**{shown}**" if is_missed else shown)
+        return cells
+
+
+def seconds_of(ways: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Medians of the GPU's time for each way, which take turns."""
+    clear = torch.empty(CLEARED, dtype=torch.uint8, device="cuda")
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 3):
+        for name, way in ways.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            clear.zero_()
+            start.record()
+            way()
+            end.record()
+            end.synchronize()
+            if turn >= 3:  # those before wake the GPU up
+                found[name].append(start.elapsed_time(end) / 1000)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second that are read and written while a large tensor is copied."""
+    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    return 2 * x.numel() / seconds_of({"copy": lambda: y.copy_(x)})["copy"]
+
+
+def call_overhead() -> dict[str, float]:
+    """Seconds of the caller's time for a call with three tensors of 64 numbers."""
+    x, y, z = (torch.randn(64, device="cuda") for _ in range(3))
+
+    def three(a, b, c):
+        return a * b + c
+
+    ways = {"ours": bt.jit("gpu")(three), "eager": three, "compile": torch.compile(three)}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 1):
+        for name, way in ways.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(100):
+                way(x, y, z)
+            if turn:
+                found[name].append((time.perf_counter() - start) / 100)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def measured(case: Case) -> Row:
+    """A case, timed once all results are right."""
+    arguments = case.arguments("cuda")
+    exact = case.fn(*(x.double() if x.is_floating_point() else x for x in arguments))
+    torch.compiler.reset()
+    ways: dict[str, Callable[..., Any]] = {"ours": bt.jit("gpu")(case.fn), "eager": case.fn}
+    ways["compile"] = torch.compile(case.fn, dynamic=False)
+    if importlib.util.find_spec("triton") is not None:
+        from benchmarks import triton_kernels
+
+        kernel = triton_kernels.KERNELS.get(case.fn.__name__)
+        if kernel is not None and case.columns <= triton_kernels.LONGEST:
+            ways["triton"] = kernel
+    magnitude = exact.abs().sum().item() if case.fn in (total, row_sums, column_sums) else 0.0
+    for name, way in ways.items():
+        check(f"{case.name}, {name}", way(*arguments), exact, case.dtype, magnitude)
+    called = {name: lambda way=way: way(*arguments) for name, way in ways.items()}
+    result = case.fn(*arguments)
+    moved = sum(x.numel() * x.element_size() for x in (*arguments, result))
+    return Row(case, seconds_of(called), moved)
+
+
+def table(rows: Sequence[Row], copy: float) -> list[str]:
+    """The rows as Markdown."""
+    head = ["work", "ours, us", "of a copy's bandwidth", *PEERS]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return lines + [f"| {' | '.join(row.cells(copy))} |" for row in rows]
+
+
+def plot(rows: Sequence[Row], copy: float, file: Path) -> None:
+    """Shares of a copy's bandwidth as bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 0.22 * len(rows) + 1.5))
+    axes.barh(range(len(rows)), [row.bandwidth(copy) for row in rows])
+    axes.axvline(ONE_PASS, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [row.case.name for row in rows], fontsize=6)
+    axes.invert_yaxis()
+    axes.set_xlabel("share of a copy's bandwidth")
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def emulated(chosen: Sequence[Case]) -> None:
+    """Run the cases on the tests' emulator, and check them."""
+    from tests.conformance import gpu
+
+    for case in chosen:
+        arguments = case.arguments("cpu")
+        exact = case.fn(*(x.double() if x.is_floating_point() else x for x in arguments))
+        compiled = bt.jit(target=gpu.TARGET)(case.fn).lower(*arguments).compile()
+        magnitude = exact.abs().sum().item()
+        check(case.name, gpu.call(compiled, arguments), exact, case.dtype, magnitude)
+        print(f"{case.name}: right")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", help="only cases with one of these in their names")
+    parser.add_argument("--results", type=Path, help="a folder for the table and the plot")
+    parser.add_argument("--emulated", action="store_true", help="without a GPU, and without times")
+    given = parser.parse_args()
+    sizes = SMALL if given.emulated else SIZES
+    chosen = [
+        case for case in cases(sizes) if not given.parts or any(p in case.name for p in given.parts)
+    ]
+    if given.emulated:
+        from tests.emulator import emulator
+
+        emulator.install()
+        emulated(chosen)
+        return
+    copy = copy_bandwidth()
+    calls = call_overhead()
+    head = [
+        f"# {torch.cuda.get_device_name()}",
+        "",
+        f"{date.today()}; torch {torch.__version__}, CUDA {torch.version.cuda}. A copy moves "
+        f"{copy / 1e9:.0f} GB/s. A call with three tensors takes "
+        f"{', '.join(f'{name} {s * 1e6:.1f} us' for name, s in calls.items())} "
+        f"({CALL * 1e6:.0f} us asked for). Others' times as long as ours; in brackets what is "
+        "asked for, in bold what falls short of it.",
+        "",
+    ]
+    print("\n".join(head))
+    rows = []
+    for case in chosen:
+        rows.append(measured(case))
+        print(
+            "\n".join(table(rows, copy) if len(rows) == 1 else table(rows, copy)[-1:]), flush=True
+        )
+    if given.results and rows:
+        given.results.mkdir(parents=True, exist_ok=True)
+        (given.results / "gpu.md").write_text("\n".join([*head, *table(rows, copy)]) + "\n")
+        plot(rows, copy, given.results / "gpu.png")
+
+
+if __name__ == "__main__":
+    main()
