@@ -5,6 +5,7 @@ import sys as _sys
 # The first of these to load TVM loads torch before it, and with that the CUDA runtime TVM needs.
 from babytriton import excepthook as _excepthook
 from babytriton.config import CONFIG as _CONFIG
+from babytriton.cuda_code import cuda_function, cuda_kernel
 from babytriton.device import device
 from babytriton.diagnostics import CompileError
 from babytriton.frontend.grid import grid
@@ -38,6 +39,8 @@ __all__ = [
     "Target",
     "Tensor",
     "__version__",
+    "cuda_function",
+    "cuda_kernel",
     "device",
     "grid",
     "jit",

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.ir import IRModule
 
 from babytriton import errors
+from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import extent_of, launches_of
 from babytriton.plan import KernelLaunch
@@ -37,10 +38,14 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
 
     def finish(written: str) -> str:
         if source is None:
-            return readable(written, _comments(mod))
-        own = Listing.of(source)
-        has_preamble = "#include" in own.preamble
-        return source if has_preamble else Listing.of(written).preamble + source
+            kernels = readable(written, _comments(mod))
+        elif "#include" in Listing.of(source).preamble:
+            return source
+        else:
+            kernels = Listing.of(written).preamble + source
+        listing = Listing.of(kernels)
+        own = kernels.removeprefix(listing.preamble)
+        return listing.preamble + cuda_code.device_code(own) + own
 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 

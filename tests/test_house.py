@@ -27,7 +27,7 @@ LAYERS = (
     {"specializations"},
     {"kernel_stages"},
     {"jit"},
-    {"kernel"},
+    {"kernel", "cuda_code"},
     {"__init__", "__main__", "integrations"},
 )
 ALONE = {"frontend", "passes", "runtime"}

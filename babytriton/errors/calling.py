@@ -245,6 +245,16 @@ class OtherKernels(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class NotInSource(CallDiagnostic):
+    code = "BT208"
+    title = "the source does not define `{name}`"
+    label = "it should have a {kind} of that name"
+    exception = ValueError
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
 class MissingTool(CallDiagnostic):
     code = "BT203"
     title = "{tool} was not found"

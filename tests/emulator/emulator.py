@@ -257,12 +257,13 @@ def translate(source: str) -> str:
     end = 0
     for kernel in KERNEL.finditer(source):
         bound, name = kernel.groups()
-        line = source.count("\n", 0, kernel.start()) + 1
-        # Each kernel's shared memory in a section of its own: the size of one is the limit's.
+        line = source.count("\n", 0, end) + 1
+        # Each kernel's shared memory, and that of the functions before it, in a section of its own:
+        # the size of one is the limit's.
         pieces += [
-            source[end : kernel.start()],
             f'\n#undef EMULATOR_SHARED_SECTION\n#define EMULATOR_SHARED_SECTION "shared_{name}"\n',
             f"#line {line}\n",
+            source[end : kernel.start()],
         ]
         exports.append(f"EMULATOR_EXPORT({name}, {bound or 0})\n")
         end = kernel.start()

@@ -1,0 +1,148 @@
+"""CUDA C++ of the user's inside compiled functions: ``bt.cuda_function`` and ``bt.cuda_kernel``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import babytriton as bt
+from tests.conformance import gpu
+from tests.emulator import emulator
+
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+squareplus = bt.cuda_function(
+    """
+__device__ float root(float x) { return sqrtf(x); }
+__device__ float squareplus(float x, float b) { return 0.5f * (x + root(x * x + b)); }
+""",
+    name="squareplus",
+    cpu=lambda x, b: 0.5 * (x + torch.sqrt(x * x + b)),
+)
+
+reversed_rows = bt.cuda_kernel(
+    """
+extern "C" __global__ void reversed_rows(const float* x, int columns, float scale, float* out) {
+    __shared__ float row[64];
+    for (int j = threadIdx.x; j < columns; j += blockDim.x)
+        row[j] = x[blockIdx.x * columns + j] * scale;
+    __syncthreads();
+    for (int j = threadIdx.x; j < columns; j += blockDim.x)
+        out[blockIdx.x * columns + j] = row[columns - 1 - j];
+}
+""",
+    name="reversed_rows",
+    grid=lambda x, columns, scale: x.shape[0],
+    block=32,
+    cpu=lambda x, columns, scale: x.flip(-1) * scale,
+)
+
+divided = bt.cuda_kernel(
+    """
+__global__ void __launch_bounds__(64) divided(const int* x, const int* y, int* q, int* r) {
+    int i = blockIdx.x * 64 + threadIdx.x;
+    if (i < 100) { q[i] = x[i] / y[i]; r[i] = x[i] % y[i]; }
+}
+""",
+    name="divided",
+    grid=(2,),
+    block=(64, 1),
+    cpu=lambda x, y: (torch.div(x, y, rounding_mode="trunc"), torch.fmod(x, y)),
+    out=lambda x, y: (torch.empty_like(x), torch.empty_like(x)),
+)
+
+
+def activated(x, w):
+    y = squareplus(x * w, 4.0)
+    return torch.tanh(y) + squareplus(x, w)
+
+
+def turned(x):
+    y = x + 1
+    return reversed_rows(y, x.shape[1], 2.0) * x
+
+
+def both(x, y):
+    q, r = divided(x, y)
+    return q * y + r, r
+
+
+def compiled(fn, *args) -> Any:
+    return bt.jit(target=gpu.TARGET)(fn).lower(*args).compile()
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(8, 64), (5, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_function_of_elements_fuses(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    x, w = torch.randn(shape).to(dtype), torch.rand(shape[1]).to(dtype) + 1
+    program = compiled(activated, x, w)
+    assert len(program.kernels) == 1
+    assert program.fallbacks == ()
+    within = 1e-2 if dtype == torch.float16 else 1e-5
+    exact = activated(x.double(), w.double())
+    torch.testing.assert_close(gpu.call(program, (x, w)).double(), exact, rtol=within, atol=within)
+    assert "root(float x)" in program.source(full=True)
+    assert "squareplus(" in program.source()
+
+
+@needs_gpu
+def test_a_kernel_is_launched_as_it_says() -> None:
+    x = torch.randn(6, 50)
+    program = compiled(turned, x)
+    assert program.fallbacks == ()
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            torch.testing.assert_close(gpu.call(program, (x,)), turned(x))
+    (launch,) = [one for one in program.launches if one.function.startswith("reversed_rows")]
+    assert (launch.grid, launch.block) == ((6,), (32,))
+
+
+@needs_gpu
+def test_several_results() -> None:
+    x, y = torch.arange(100, dtype=torch.int32) - 50, torch.arange(100, dtype=torch.int32) % 7 + 1
+    found = gpu.call(compiled(both, x, y), (x, y))
+    for ours, theirs in zip(found, both(x, y)):
+        assert torch.equal(ours, theirs)
+
+
+def test_on_the_cpu() -> None:
+    x, w = torch.randn(6, 50), torch.rand(50) + 1
+    torch.testing.assert_close(bt.jit("cpu")(activated)(x, w), activated(x, w))
+    torch.testing.assert_close(bt.jit("cpu")(turned)(x), turned(x))
+    torch.testing.assert_close(squareplus(x, 1.0), 0.5 * (x + torch.sqrt(x * x + 1)))
+
+
+@needs_gpu
+def test_a_name_keeps_its_code() -> None:
+    first, second, third = (
+        bt.cuda_function(
+            f"__device__ float shifted(float x) {{ return x + {n}.0f; }}",
+            name="shifted",
+            cpu=lambda x, n=n: x + n,
+        )
+        for n in (1, 2, 3)
+    )
+
+    def all_three(x):
+        return first(x) * 100 + second(x) * 10 + third(x)
+
+    x = torch.zeros(9)
+    assert torch.equal(gpu.call(compiled(all_three, x), (x,)), torch.full((9,), 123.0))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="BT208"):
+        bt.cuda_function("__device__ float f(float x);", name="f", cpu=abs)
+    with pytest.raises(ValueError, match="BT208"):
+        bt.cuda_kernel("__device__ void f() {}", name="f", grid=1, block=1, cpu=abs)
+    with pytest.raises(TypeError, match="cpu must be a function"):
+        bt.cuda_function("", name="f", cpu=None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="source must be a text"):
+        bt.cuda_function(3, name="f", cpu=abs)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="out must be a function"):
+        bt.cuda_kernel("", name="f", grid=1, block=1, cpu=abs, out=3)  # type: ignore[arg-type]
