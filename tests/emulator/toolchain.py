@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from babytriton.runtime.readable import Listing
+
 # As tvm.support.nvcc calls it, without -O3: most of the time is spent in ptxas. And without
 # fast-math, as babytriton compiles: torch's results are those of precise functions.
 TVM_FLAGS = (
@@ -76,9 +78,8 @@ def compile_cuda_batch(sources: Sequence[str], arch: str) -> list[bytes]:
     """
     bodies: dict[str, list[str]] = {}
     for number, source in enumerate(sources):
-        first = KERNEL_NAME.search(source)
-        start = first.start() if first else len(source)
-        preamble, body = source[:start], source[start:]
+        preamble = Listing.of(source).preamble
+        body = source.removeprefix(preamble)
         names = KERNEL_NAME.findall(body)
         if names:
             # All at once: a renamed `f_kernel` must not be taken for another `f_kernel_1`.
