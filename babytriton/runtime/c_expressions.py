@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Tokens: hexadecimal and other floats, names, operators. TVM adds a float's value as a comment.
@@ -111,7 +112,7 @@ class _Parser:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._place = 0
-        self._in_address = 0  # Sums of integers, in any order.
+        self._in_address = False  # There, sums are of integers, and in any order.
 
     def _peek(self, ahead: int = 0) -> str | None:
         place = self._place + ahead
@@ -129,11 +130,21 @@ class _Parser:
             raise NotAnExpressionError(self._peek())
         self._place += 1
 
+    def _within(self, is_address: bool, read: Callable[[], _Printed]) -> _Printed:
+        before, self._in_address = self._in_address, is_address
+        try:
+            return read()
+        finally:
+            self._in_address = before
+
     def conditional(self) -> _Printed:
         """An expression with any operators but assignments and commas."""
+        start = self._place
         test = self._binary(1)
         if self._peek() != "?":
             return test
+        self._place = start
+        test = self._within(False, lambda: self._binary(1))
         self.expect("?")
         yes = self.conditional()
         self.expect(":")
@@ -175,10 +186,7 @@ class _Parser:
             gap = " " if text.startswith(operator) and operator in "-+&" else ""
             return _Printed(f"{operator}{gap}{text}", _UNARY)
         if operator == "(" and (cast := self._cast()) is not None:
-            is_address = cast.endswith("*")
-            self._in_address += is_address
-            operand = self._unary()
-            self._in_address -= is_address
+            operand = self._within(cast.endswith("*"), self._unary)
             return _Printed(f"({cast}){operand.within(_UNARY)}", _UNARY)
         return self._postfix()
 
@@ -213,9 +221,7 @@ class _Parser:
             self.expect(operator)
             own = left.within(_POSTFIX)
             if operator == "[":
-                self._in_address += 1
-                left = _Printed(f"{own}[{self.conditional().text}]", _POSTFIX)
-                self._in_address -= 1
+                left = _Printed(f"{own}[{self._within(True, self.conditional).text}]", _POSTFIX)
                 self.expect("]")
             elif operator == "(":
                 left = _Printed(f"{own}({', '.join(self._arguments())})", _POSTFIX)
@@ -226,7 +232,7 @@ class _Parser:
     def _arguments(self) -> list[str]:
         found = []
         while self._peek() != ")":
-            found.append(self.conditional().text)
+            found.append(self._within(False, self.conditional).text)
             if self._peek() == ",":
                 self.expect(",")
         self.expect(")")

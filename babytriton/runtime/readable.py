@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
 
-_KERNEL = re.compile(r'(?://.*\n)*extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(')
+_KERNEL = re.compile(
+    r'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\('
+)
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers.
 _SUFFIX = re.compile(r"_ptr(_\d+)?$")
@@ -144,12 +146,19 @@ def _with_names(text: str) -> str:
 
 
 # Names that a variable of a kernel may not take.
+# And macros of the C library, of compilers and of CUDA.
 _RESERVED = re.compile(
-    "int|float|double|half|bool|char|short|long|unsigned|signed|void|const|for|if|else|while|return|"
-    "struct|class|new|delete|this|max|min|abs|sqrt|exp|log|sin|cos|tan|pow|floor|ceil|round|auto|"
-    "register|static|switch|case|default|break|continue|do|goto|union|enum|typedef|template|uint|"
-    "operator|public|private|protected|virtual|friend|inline|namespace|using|try|catch|throw|true|"
-    "false|and|or|not|xor|block|thread"
+    "alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char8_t|char16_t|"
+    "char32_t|class|compl|concept|const|consteval|constexpr|constinit|const_cast|continue|co_await|"
+    "co_return|co_yield|decltype|default|delete|do|double|dynamic_cast|else|enum|explicit|export|"
+    "extern|false|float|for|friend|goto|half|if|inline|int|long|mutable|namespace|new|noexcept|not|"
+    "not_eq|nullptr|operator|or|or_eq|private|protected|public|register|reinterpret_cast|requires|"
+    "restrict|return|short|signed|sizeof|static|static_assert|static_cast|struct|switch|template|"
+    "this|thread_local|throw|true|try|typedef|typeid|typename|typeof|union|unsigned|using|virtual|"
+    "void|volatile|wchar_t|while|xor|xor_eq|"
+    "NULL|NAN|INFINITY|HUGE_VALF?|EOF|assert|errno|stdin|stdout|stderr|unix|linux|i386|M_\\w+|"
+    "__\\w+|uint|uchar|ushort|ulong|block|thread|main|printf|"
+    "abs|fabs|min|max|sqrt|rsqrt|exp|log|sin|cos|tan|tanh|pow|floor|ceil|round|trunc|erf|fmod"
 )
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.script import tirx as T
 
 import babytriton as bt
 from babytriton.runtime import cuda
@@ -239,3 +240,95 @@ def test_machine_code(arch: str, fn, dtype: torch.dtype) -> None:
     sass = program.source("sass")
     assert "LDG.E.128" in sass
     assert "STG.E.128" in sass
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.uint8], ids=str)
+def test_symbolic_sizes_of_narrow_dtypes(dtype: torch.dtype) -> None:
+    def several(x):
+        return x + 1, x > 0
+
+    jitted = bt.jit(target=gpu.TARGET, dynamic=True)(several)
+    program = jitted.lower(torch.ones(6, 40).to(dtype)).compile()
+    for shape in ((6, 40), (3, 17), (2, 5)):
+        x = (torch.randn(shape) * 9).to(dtype)
+        with emulator.thread_order("shuffled", seed=1):
+            for ours, theirs in zip(gpu.call(program, (x,)), several(x)):
+                assert torch.equal(ours, theirs)
+
+
+def test_sums_of_floats_in_an_index_keep_their_order() -> None:
+    def picked(w, a, b, c):
+        return (F.embedding((a + (b + c) - 16777216.0).long(), w),)
+
+    large, one = torch.full((64,), 2.0**24), torch.ones(64)
+    args = torch.randn(100, 8), large, one, one
+    (found,) = gpu.call(compiled(picked, *args), args)
+    assert torch.equal(found, picked(*args)[0])
+
+
+def test_more_transposes_than_shared_memory_holds() -> None:
+    def summed(a, b, c, d, e, f):
+        return (a.T + b.T + c.T + d.T + e.T + f.T,)
+
+    args = tuple(torch.randn(40, 50, dtype=torch.float64) for _ in range(6))
+    assert rules(summed, *args) == {"Transposed"}
+    check(summed, *args, within=1e-12)
+
+
+def test_long_rows_are_loops() -> None:
+    x = torch.randn(200, 100000)
+    program = compiled(lambda x: x.sum(-1), x)
+    assert "#pragma unroll\n  for (int step" not in program.source()
+
+
+def test_names_that_cuda_has() -> None:
+    def export(volatile, explicit, nullptr, linux, NAN, M_PI):
+        mutable = volatile + explicit * nullptr - linux
+        return mutable, mutable * NAN + M_PI
+
+    args = tuple(torch.randn(9) for _ in range(6))
+    check(export, *args)
+
+
+def test_a_column_that_reads_others() -> None:
+    @T.prim_func(s_tir=True, private=True)
+    def mirrored(
+        x: T.Buffer((T.int64(40), T.int64(8)), "float32"),
+        s: T.Buffer((T.int64(8),), "float32"),
+        z: T.Buffer((T.int64(8),), "float32"),
+    ):
+        for k, i in T.grid(T.int64(8), T.int64(40)):
+            with T.sblock("s"):
+                vk, vi = T.axis.remap("SR", [k, i])
+                with T.init():
+                    s[vk] = T.float32(0)
+                s[vk] = s[vk] + x[vi, vk]
+        for k in range(T.int64(8)):
+            with T.sblock("z"):
+                vk = T.axis.spatial(T.int64(8), k)
+                z[vk] = s[vk] + s[T.int64(7) - vk]
+
+    def called(x):
+        return mirrored(x)
+
+    x = torch.randn(40, 8)
+    found = gpu.call(compiled(called, x), (x,))
+    torch.testing.assert_close(found[1], x.sum(0) + x.sum(0).flip(0))
+
+
+def test_loads_behind_a_condition_stay_there() -> None:
+    @T.prim_func(s_tir=True, private=True)
+    def ahead(x: T.Buffer((T.int64(4096),), "float32"), y: T.Buffer((T.int64(4096),), "float32")):
+        for i in range(T.int64(4096)):
+            with T.sblock("y"):
+                vi = T.axis.spatial(T.int64(4096), i)
+                y[vi] = T.if_then_else(
+                    vi < T.int64(4092) and x[vi + T.int64(4)] > T.float32(0), x[vi], T.float32(-1)
+                )
+
+    def called(x):
+        return ahead(x)
+
+    x = torch.randn(4096)
+    after = torch.cat([x[4:], torch.full((4,), -1.0)])
+    assert torch.equal(gpu.call(compiled(called, x), (x,)), torch.where(after > 0, x, -1.0))

@@ -51,6 +51,8 @@ def extent_of(extent: ir.Expr) -> int | str:
     """A number, or the text of an expression of sizes that calls tell."""
     if isinstance(extent, tirx.IntImm):
         return int(extent)
+    if isinstance(extent, tirx.Cast):
+        return extent_of(extent.value)
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
 
 

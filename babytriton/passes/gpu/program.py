@@ -160,6 +160,11 @@ class Program:
         if first is None or not all(others):
             return None
         blocks = [replace(first, has_elements=True), *(b for b in others if b is not None)]
+        written = {block.buffer: block for block in blocks}
+        for block in blocks[1:]:
+            for load in nodes(block.value, ir.TensorLoad):
+                if load.source in written and not _is_own_point(load, written[load.source]):
+                    return None
         return cls(tuple(axes), tuple(points), tuple(blocks))
 
     @property
@@ -256,6 +261,9 @@ class Program:
             for block in self.blocks
             if block.is_result and (stored := self.access(block, block.store)) is not None
         ]
+        # What passes from block to block is in registers, not in memory.
+        written = [block.buffer for block in self.blocks]
+        reads = [one for one in reads if not any(one.buffer.same_as(own) for own in written)]
         widest = max(
             (item_bytes(str(one.buffer.ty.dtype)) for one in [*reads, *stores]), default=VECTOR
         )
@@ -372,7 +380,12 @@ def loads_made(expr: ir.Expr) -> list[ir.TensorLoad]:
         found.extend(loads_made(call.args[0]))
         return tvm_ffi.WalkResult.SKIP
 
+    def of_either(test: tirx.And | tirx.Or) -> tvm_ffi.WalkResult:
+        found.extend(loads_made(test.a))
+        return tvm_ffi.WalkResult.SKIP
+
     entries = [(ir.Call, of_call), (ir.TensorLoad, found.append)]
+    entries += [(tirx.And, of_either), (tirx.Or, of_either)]
     tvm_ffi.structural_walk(expr, entries, order="pre")
     return found
 

@@ -106,7 +106,7 @@ class Layout:
             threads *= 2
         steps = -(-vectors // threads)
         limit = WORDS_OF_MOST if threads > MOST_THREADS // 2 else WORDS
-        if words * steps * width > limit:
+        if max(words, 1) * steps * width > limit:
             return cls._again(program, min(most, MOST_THREADS // 2), width)
         return cls(threads, max(1, BLOCK // threads) if threads <= WARP else 1, width, steps, True)
 

@@ -17,6 +17,7 @@ from babytriton.passes.gpu.writing import (
     both,
     each,
     guarded,
+    item_bytes,
     launched,
     number,
     shared,
@@ -29,6 +30,9 @@ ROWS = 8
 # Elements from one row of a tile to the next in shared memory: one more than in the tile, so that
 # a column of it lies in as many banks as a row.
 STRIDE = WARP + 1
+
+# Bytes of shared memory that every GPU gives a thread block.
+SHARED = 48 << 10
 
 # Thread blocks along y and along z, at most.
 GRID = 65535
@@ -70,6 +74,10 @@ def axis_across(program: Program) -> int | None:
     return None
 
 
+def _tile_bytes(loads: list[ir.TensorLoad]) -> int:
+    return sum(WARP * STRIDE * item_bytes(str(load.source.ty.dtype)) for load in loads)
+
+
 def fits_in_grid(program: Program, across: int) -> bool:
     """Whether there are not more tiles along y and z than a GPU takes."""
     sizes = [int(extent) for _, extent in program.elements]
@@ -95,7 +103,7 @@ def tiled(program: Program, across: int) -> tirx.Stmt:
     found: list[ir.TensorLoad] = []
     for load in loads_made(block.value):
         is_new = not any(tvm_ffi.structural_equal(load, other) for other in found)
-        if is_new and is_across(load, row, column):
+        if is_new and is_across(load, row, column) and _tile_bytes([*found, load]) <= SHARED:
             found.append(load)
     tiles = [
         shared(WARP * STRIDE, str(load.source.ty.dtype), f"{load.source.name}_tile")

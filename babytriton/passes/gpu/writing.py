@@ -85,14 +85,17 @@ def copy_vector(width: int, to: Place, source: Place) -> list[tirx.Stmt]:
         to: where the first is moved to.
         source: where it is.
     """
-    # TVM prints a vector of bools as one of another type.
-    is_bool = str(to[0].ty.dtype) == "bool"
-    kind = tirx.ForKind.UNROLLED if is_bool else tirx.ForKind.VECTORIZED
 
     def one(lane: ir.Expr) -> list[tirx.Stmt]:
         return [store(to[0], load(source[0], source[1] + lane), to[1] + lane)]
 
-    return each("lane", width, one, kind)
+    # TVM prints a vector of bools as one of another type.
+    if width == 1 or str(to[0].ty.dtype) == "bool":
+        return each("lane", width, one)
+    # Of as many bits as positions: else TVM does not see a vector where positions need them all.
+    lane = tirx.Var("lane", "int64")
+    kind = tirx.ForKind.VECTORIZED
+    return [tirx.For(lane, number(0), number(width), kind, sequence(one(lane)))]
 
 
 def flat(buffer: tirx.Var, place: ir.Expr) -> list[ir.Expr]:
