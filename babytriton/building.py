@@ -44,15 +44,13 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
     """
 
     def finish(written: str) -> str:
-        if source is None:
-            kernels = readable(written, _comments(mod))
-        elif _MARK in Listing.of(source).preamble:
+        if source is not None and _MARK in Listing.of(source).preamble:
             return source
-        else:
-            kernels = Listing.of(written).preamble + source
-        listing = Listing.of(kernels)
-        own = kernels.removeprefix(listing.preamble)
-        return listing.preamble + cuda_code.device_code(own) + own
+        called = cuda_code.Called.of(written)
+        ours = readable(written, _comments(mod))
+        preamble = Listing.of(ours).preamble
+        kernels = called.named(ours.removeprefix(preamble)) if source is None else source
+        return preamble + called.source() + kernels
 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +18,64 @@ from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of
 
-SOURCES: dict[str, str] = {}
-"""Code by the name that kernels call it by. A name keeps its code: another one gets another name,
-so that programs which were compiled before stay right."""
+
+@dataclass(frozen=True)
+class Code:
+    """Code that kernels may call.
+
+    Attributes:
+        name: the user's, of the function that they call.
+        source: in which it is called by another name, which no other code has.
+    """
+
+    name: str
+    source: str
+
+
+CODES: dict[str, Code] = {}
+"""Code by the name that kernels call it by while they are built."""
 
 _AXES = ("x", "y", "z")
 
 
-def device_code(kernels: str) -> str:
-    """The code that kernels call, in the order it was given."""
-    return "".join(
-        f"{source.strip()}\n\n"
-        for name, source in SOURCES.items()
-        if re.search(rf"\b{name}\(", kernels)
-    )
-
-
 def defined(source: str, name: str) -> str:
     """Keep code for the kernels that will call it; the name to call it by."""
-    own, number = name, 1
-    while SOURCES.get(own, source) != source:
-        number += 1
-        own = f"{name}_{number}"
-        source = re.sub(rf"\b{name}\b", own, source) if number == 2 else source
-        source = re.sub(rf"\b{name}_{number - 1}\b", own, source)
-    SOURCES[own] = source
+    own = f"{name}__{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    CODES[own] = Code(name, re.sub(rf"\b{name}\b", own, source).strip())
     return own
+
+
+@dataclass(frozen=True)
+class Called:
+    """The code that a program's kernels call.
+
+    Attributes:
+        names: what each is called in the program: as the user calls it, and numbered where several
+            of one name are called.
+    """
+
+    names: Mapping[str, str]
+
+    @classmethod
+    def of(cls, kernels: str) -> Called:
+        """That which some text calls."""
+        names: dict[str, str] = {}
+        for own in re.findall(r"\b\w+__[0-9a-f]{16}(?=\()", kernels):
+            if own in CODES and own not in names:
+                name = CODES[own].name
+                count = sum(CODES[other].name == name for other in names)
+                names[own] = f"{name}_{count + 1}" if count else name
+        return cls(names)
+
+    def source(self) -> str:
+        """The code, to stand before the kernels."""
+        return self.named("".join(f"{CODES[own].source}\n\n" for own in self.names))
+
+    def named(self, text: str) -> str:
+        """A text with the program's names."""
+        for own, name in self.names.items():
+            text = re.sub(rf"\b{own}\b", name, text)
+        return text
 
 
 def is_device_function(source: str, name: str) -> bool:
@@ -57,7 +91,7 @@ def kernel_as_function(source: str, name: str) -> str | None:
     return found if count == 1 else None
 
 
-def build_function(site: Site, name: str, args: Sequence[Any]) -> Any:
+def build_function(site: Site, own: str, args: Sequence[Any]) -> Any:
     """An elementwise call of a device function, with numbers as they are and tensors broadcast.
 
     It takes and gives float for 16-bit floats, as all math on them is done.
@@ -78,14 +112,14 @@ def build_function(site: Site, name: str, args: Sequence[Any]) -> Any:
     def element(values: Sequence[te.Tensor], *index: Any) -> Any:
         given = iter([value(*index).astype(dtype) for value, dtype in zip(values, wider)])
         operands = [next(given) if isinstance(arg, Value) else _number(arg) for arg in args]
-        return tirx.call_pure_extern(wide, name, *operands).astype(narrow)
+        return tirx.call_pure_extern(wide, own, *operands).astype(narrow)
 
-    return site.compute(name, shape, element, *inputs)
+    return site.compute(CODES[own].name, shape, element, *inputs)
 
 
 def build_kernel(
     site: Site,
-    name: str,
+    own: str,
     args: Sequence[Any],
     grid: Callable[..., Any] | Any,
     block: Callable[..., Any] | Any,
@@ -106,7 +140,7 @@ def build_kernel(
     passed = [_address(next(given)) if isinstance(arg, Value) else _number(arg) for arg in args] + [
         _address(result) for result in results
     ]
-    body: tirx.Stmt = tirx.Evaluate(tirx.call_extern("void", name, *passed))
+    body: tirx.Stmt = tirx.Evaluate(tirx.call_extern("void", own, *passed))
     extents = {
         f"{kind}.{axis}": size
         for kind, sizes in (("blockIdx", grid), ("threadIdx", block))
@@ -124,7 +158,7 @@ def build_kernel(
     function = tirx.PrimFunc([*parameters, *results], whole).with_attrs(
         {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8, "s_tir": True}
     )
-    made = site.kernel(name, function, [t.expr for t in tensors], *types)
+    made = site.kernel(CODES[own].name, function, [t.expr for t in tensors], *types)
     if len(types) == 1:
         return made
     return [site.emit(relax.TupleGetItem(made, n)) for n in range(len(types))]
