@@ -92,6 +92,8 @@ def _check(source: Any, name: Any, cpu: Any) -> None:
     for what, value in (("source", source), ("name", name)):
         if not isinstance(value, str):
             raise TypeError(f"{what} must be a text, not {type(value).__name__}")
+    if not name.isidentifier():
+        raise ValueError(f"name must be that of a function, not {name!r}")
     if not callable(cpu):
         raise TypeError(f"cpu must be a function, not {type(cpu).__name__}")
 

@@ -145,8 +145,8 @@ def _with_names(text: str) -> str:
     return _WORD.sub(lambda match: names.get(match[0], match[0]), text)
 
 
-# Names that a variable of a kernel may not take.
-# And macros of the C library, of compilers and of CUDA.
+# Names that a variable of a kernel may not take: words of C++, and macros and functions of the C
+# library, of compilers and of CUDA.
 _RESERVED = re.compile(
     "alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char8_t|char16_t|"
     "char32_t|class|compl|concept|const|consteval|constexpr|constinit|const_cast|continue|co_await|"

@@ -140,6 +140,8 @@ def test_what_is_refused() -> None:
         bt.cuda_function("__device__ float f(float x);", name="f", cpu=abs)
     with pytest.raises(ValueError, match="BT208"):
         bt.cuda_kernel("__device__ void f() {}", name="f", grid=1, block=1, cpu=abs)
+    with pytest.raises(ValueError, match="name must be that of a function"):
+        bt.cuda_function("", name="f(", cpu=abs)
     with pytest.raises(TypeError, match="cpu must be a function"):
         bt.cuda_function("", name="f", cpu=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="source must be a text"):

@@ -325,11 +325,7 @@ def _at_own_points(blocks: Sequence[Block]) -> list[Block]:
     done: list[Block] = []
     for block in blocks:
         before = {b.buffer: b for b in done if b.has_elements and b.combine is None}
-        store = tvm_ffi.structural_map(
-            block.store,
-            (ir.TensorLoad, lambda load: _anew(load, before, block.has_elements)),  # noqa: B023
-        )
-        block = replace(block, store=store)
+        block = _with_own_points(block, before)
         if any(
             load.source in before
             and not (block.has_elements and _is_own_point(load, before[load.source]))
@@ -338,6 +334,13 @@ def _at_own_points(blocks: Sequence[Block]) -> list[Block]:
             break
         done.append(block)
     return done
+
+
+def _with_own_points(block: Block, before: dict[tirx.Var, Block]) -> Block:
+    def anew(load: ir.TensorLoad) -> ir.Expr:
+        return _anew(load, before, block.has_elements)
+
+    return replace(block, store=tvm_ffi.structural_map(block.store, (ir.TensorLoad, anew)))
 
 
 def _is_own_point(load: ir.TensorLoad, block: Block) -> bool:

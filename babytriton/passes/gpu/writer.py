@@ -18,6 +18,7 @@ from babytriton.passes.gpu.writing import (
     number,
     only,
 )
+from babytriton.passes.nests import is_equal
 
 Statements = list[tirx.Stmt]
 
@@ -226,8 +227,10 @@ class Writer:
                     return only(value)
             one = self.program.access(block, made) if at is not None else None
             if own is not None:
-                kept = number(0) if one is None or at is None else at[0].kept + at[1]
-                return tirx.BufferLoad(own, [kept])
+                # A value of the row is one register; of elements, the program reads its own alone.
+                if at is None or is_equal(own.shape[0], number(1)):
+                    return only(own)
+                return tirx.BufferLoad(own, [at[0].kept + at[1]])
             if one is not None and at is not None:
                 for other in loaded:
                     if one.is_same(other.access):
