@@ -228,4 +228,12 @@ class Symbols(ShapeEnv):
 
 
 def _expr(number: Any) -> Any:
-    return number.node.expr if isinstance(number, SYMBOLIC) else number
+    """The expression of a symbolic number, in which equal sizes look equal.
+
+    torch leaves a minimum of ``n`` and ``n - 1``, the length of ``x[:-1]``, as it is.
+    """
+    expr = number.node.expr if isinstance(number, SYMBOLIC) else number
+    for theirs, simplified in ((functions.Min, sympy.Min), (functions.Max, sympy.Max)):
+        if isinstance(expr, sympy.Basic) and expr.has(theirs):
+            expr = expr.replace(theirs, simplified)
+    return expr

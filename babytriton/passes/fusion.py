@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 from tvm.ir import IRModule
+from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
 from babytriton.passes.rows import row_work
@@ -295,9 +296,12 @@ def _calling(
     kernel: ir.GlobalVar, arguments: list[relax.Var], results: list[relax.Var]
 ) -> list[relax.Binding]:
     call = relax.Call(kernel, arguments)
+    # TVM would infer a type without the sizes that no argument's shape tells.
     if len(results) == 1:
+        _update_type(call, results[0].ty)
         return [relax.VarBinding(results[0], call)]
     whole = relax.DataflowVar("rows", relax.TupleType([var.ty for var in results]))
+    _update_type(call, whole.ty)
     parts = [relax.TupleGetItem(whole, n) for n in range(len(results))]
     return [
         relax.VarBinding(whole, call),

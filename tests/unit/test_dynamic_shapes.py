@@ -472,3 +472,28 @@ def test_printed_sizes_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
         found = capsys.readouterr().out
         f(x)
         assert found == capsys.readouterr().out
+
+
+def neighbours(x):
+    return x[:, 1:] + x[:, :-1]
+
+
+def softmax_of_neighbours(x):
+    return torch.softmax(x[:, 1:] + x[:, :-1], -1)
+
+
+def ends(x):
+    return torch.softmax(x[:, 1:], -1), x[1:] * x[:-1], x[:, :-2].sum(0), x[:3].mean(-1)
+
+
+@pytest.mark.parametrize("target", ["cpu", gpu.TARGET], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("fn", [neighbours, softmax_of_neighbours, ends])
+def test_slices_of_symbolic_sizes_fit_each_other(fn, target) -> None:
+    if target != "cpu" and emulator.available_gpu() is None:
+        pytest.skip(emulator.missing() or "no GPU")
+    compiled = bt.jit(target=target, dynamic=True)(fn).lower(torch.randn(6, 5)).compile()
+    assert compiled.fallbacks == ()
+    for shape in ((6, 5), (4, 9), (33, 40)):
+        x = torch.randn(shape)
+        found = compiled(x) if target == "cpu" else gpu.call(compiled, (x,))
+        torch.testing.assert_close(found, fn(x))
