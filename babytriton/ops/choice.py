@@ -1,22 +1,32 @@
-"""Which convolutions are left to torch on the CPU, because its libraries compute them faster.
+"""What is left to torch, because its libraries compute it faster than our kernels.
 
-What was measured is told in docs/performance.md. `compiled.fallbacks` lists what was left to torch.
+On the CPU these are convolutions; what was measured is told in docs/performance.md. On GPUs they
+are large products too: those are what cuBLAS, cuDNN and torch's attention have tensor cores for.
+`compiled.fallbacks` lists what was left to torch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import is_symbolic
+from babytriton.ops.sizes import is_one, is_symbolic
 from babytriton.ops.value import Value
 
-# Multiplications from which on torch is the faster.
 CONVOLUTION = 1 << 15
+"""Multiplications from which on torch's library computes a convolution."""
+
+PRODUCT = 1 << 20
+"""Multiplications from which on torch's library computes a product on a GPU."""
+
+FEW = 4
+"""How often a GPU's kernel may multiply each number of an operand for the product to be as much
+work as reading that operand: a matrix by a vector or a few."""
 
 
 def keep_convolution(site: Site, input: Value, weight: Value) -> None:
@@ -25,22 +35,44 @@ def keep_convolution(site: Site, input: Value, weight: Value) -> None:
     Raises:
         Unsupported: torch's library is faster.
     """
-    if _is_ours(site, input) or _products(site, weight.meta.shape[1:]) < CONVOLUTION:
-        return
-    raise Unsupported("torch's library is faster for a convolution of this size")
-
-
-def _products(site: Site, each: Sequence[int]) -> int:
-    """How many multiplications a result takes of which each element adds up a number."""
-    return math.prod(site.shape) * math.prod(each)
-
-
-def _is_ours(site: Site, operand: Value) -> bool:
-    """Whether there is no choice: on a GPU, for other dtypes, and where sizes are not known."""
     known = (torch.float32, torch.float64)
-    sizes = [*site.shape, *operand.meta.shape]
-    return (
-        site.builder.device.type != "cpu"
-        or operand.meta.dtype not in known
-        or any(is_symbolic(size) for size in sizes)
-    )
+    device = site.builder.device.type
+    if device not in ("cpu", "cuda") or (device == "cpu" and input.meta.dtype not in known):
+        return
+    sizes = [*site.shape, *weight.meta.shape[1:], *input.meta.shape]
+    if any(is_symbolic(size) for size in sizes):
+        return
+    if math.prod([*site.shape, *weight.meta.shape[1:]]) >= CONVOLUTION:
+        raise Unsupported("torch's library is faster for a convolution of this size")
+
+
+def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
+    """Nothing, where our kernel is as fast for a sum of products.
+
+    Args:
+        site: of the call.
+        operands: the sizes of each, and labels of its axes; an axis of size 1 broadcasts.
+
+    Raises:
+        Unsupported: torch's library is faster.
+    """
+    if site.builder.device.type != "cuda" or not site.dtype.is_floating_point:
+        return
+    sizes: dict[Hashable, Any] = {}
+    for shape, labels in operands:
+        sizes |= {label: n for label, n in zip(labels, shape) if not is_one(n)}
+    for shape, labels in operands:
+        own = [label for label, n in zip(labels, shape) if not is_one(n)]
+        if _is_below([n for label, n in sizes.items() if label not in own], FEW + 1):
+            return
+    if any(is_symbolic(n) for n in sizes.values()):
+        raise Unsupported(
+            "torch's library has tensor cores for products, and this may be a large one"
+        )
+    if not _is_below(list(sizes.values()), PRODUCT):
+        raise Unsupported("torch's library has tensor cores for a product of this size")
+
+
+def _is_below(sizes: Sequence[Any], limit: int) -> bool:
+    """Whether the product of sizes is known to be."""
+    return not any(is_symbolic(n) for n in sizes) and math.prod(map(int, sizes)) < limit

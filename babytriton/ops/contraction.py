@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tvm import relax, te
 
+from babytriton.ops.choice import keep_product
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
@@ -55,6 +56,8 @@ def contract(
         dtype: of the sum and the result; that torch computes in if not given.
     """
     exprs = [expr for expr, _ in operands]
+    if len(operands) > 1:
+        keep_product(site, *((list(expr.ty.shape), labels) for expr, labels in operands))
     acc = dtype_of(dtype or opmath(getattr(torch, str(exprs[0].ty.dtype)))).name
     sizes: dict[Hashable, Any] = {}
     for expr, axes in operands:

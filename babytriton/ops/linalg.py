@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tvm import relax
 
+from babytriton.ops.choice import keep_product
 from babytriton.ops.contraction import Labels, contract, require_one_number_dtype
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
@@ -22,28 +23,32 @@ from babytriton.types import dtype_of
 T = torch.Tensor
 
 
-def _product(x: Value, other: Value) -> relax.Expr:
+def _product(site: Site, x: Value, other: Value) -> relax.Expr:
     """A matrix product by the rules of ``torch.matmul``, not yet rounded to half precision."""
     dtype = require_one_number_dtype(x, other)
+    left, right = (list(value.meta.shape) for value in (x, other))
+    rows, columns = ["row"][: len(left) - 1], ["column"][: len(right) - 1]
+    batches = [list(range(2 - len(shape), 0)) for shape in (left, right)]
+    keep_product(site, (left, [*batches[0], *rows, "k"]), (right, [*batches[1], "k", *columns]))
     return relax.op.matmul(x.expr, other.expr, out_dtype=dtype_of(opmath(dtype)).name)
 
 
 def _matmul(site: Site, input: Value, other: Value) -> Any:
-    return site.cast(_product(input, other), site.dtype)
+    return site.cast(_product(site, input, other), site.dtype)
 
 
 def _mv(site: Site, input: Value, vec: Value) -> Any:
-    return site.cast(_product(input, vec), site.dtype)
+    return site.cast(_product(site, input, vec), site.dtype)
 
 
 def _bmm(site: Site, input: Value, mat2: Value, *, out_dtype: torch.dtype | None = None) -> Any:
     if out_dtype is not None:
         raise Unsupported("out_dtype")
-    return site.cast(_product(input, mat2), site.dtype)
+    return site.cast(_product(site, input, mat2), site.dtype)
 
 
 def _dot(site: Site, input: Value, tensor: Value) -> Any:
-    return site.cast(_product(input, tensor), site.dtype)
+    return site.cast(_product(site, input, tensor), site.dtype)
 
 
 def _inner(site: Site, input: Any, other: Any) -> Any:
@@ -98,7 +103,7 @@ def _constant(site: Site, beta: float, alpha: float) -> None:
 def _add_product(site: Site, input: Value, x: Value, y: Value, beta: float, alpha: float) -> Any:
     require_one_number_dtype(input, x, y)
     _constant(site, beta, alpha)
-    return _plus(site, input, site.emit(_product(x, y)), beta, alpha)
+    return _plus(site, input, site.emit(_product(site, x, y)), beta, alpha)
 
 
 def _addmm(

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from tests.conformance import gpu
+from tests.emulator import emulator
 from tests.unit.test_fusion import handwritten_softmax
 
 GPU = bt.Target("cuda", arch="sm_80")
@@ -39,8 +41,57 @@ def test_small_convolutions_are_ours() -> None:
 
 def test_convolutions_are_ours_where_there_is_no_choice() -> None:
     large = torch.randn(1, 16, 20, 20), torch.randn(8, 16, 3, 3)
-    assert fallbacks(convolved, *large, target=GPU) == []
+    assert fallbacks(convolved, *large, target=GPU) == ["conv2d"]
     assert fallbacks(convolved, *(x.bfloat16() for x in large)) == []
+
+
+def layer(x, w, b):
+    return F.gelu(F.linear(x, w, b)) * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_large_products_are_torchs_on_a_gpu(dtype: torch.dtype) -> None:
+    x, w, b = torch.randn(70, 130), torch.randn(256, 130), torch.randn(256)
+    args = tuple(value.to(dtype) for value in (x, w, b))
+    compiled = bt.jit(target=GPU)(layer).lower(*args).compile()
+    assert [str(f.name) for f in compiled.fallbacks] == ["linear"]
+    assert compiled.kernels == ("layer_kernel",)  # what follows the product is one kernel
+    if emulator.available_gpu() is None:
+        pytest.skip(emulator.missing() or "no GPU")
+    torch.testing.assert_close(gpu.call(compiled, args), layer(*args))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_products_of_a_few_rows_are_ours(rows: int) -> None:
+    assert (
+        fallbacks(
+            layer, torch.randn(rows, 2048), torch.randn(4096, 2048), torch.randn(4096), target=GPU
+        )
+        == []
+    )
+
+
+def test_which_products_are_large() -> None:
+    def product(x, w):
+        return x @ w
+
+    def heads(x, w):
+        return torch.einsum("bik,bjk->bij", x, w)
+
+    def attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v) * 2
+
+    x = torch.randn(8, 64, 64)
+    assert fallbacks(product, x[0], x[1], target=GPU) == []
+    assert fallbacks(product, x, x, target=GPU) == ["matmul"]
+    assert fallbacks(heads, x, x, target=GPU) == ["einsum"]
+    assert fallbacks(attention, *[torch.randn(2, 4, 128, 64)] * 3, target=GPU) == [
+        "scaled_dot_product_attention"
+    ]
+    assert fallbacks(product, x.int(), x.int(), target=GPU) == []  # torch has none on a GPU
+    sized = bt.jit(target=GPU, dynamic=True)(product)
+    assert [f.name for f in sized.lower(x[0], torch.randn(64, 32)).fallbacks] == ["matmul"]
+    assert fallbacks(product, x, x) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

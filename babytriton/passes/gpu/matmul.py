@@ -8,12 +8,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight import gpu
 from tvm.target import Target
 
+from babytriton.ops.choice import FEW
 from babytriton.passes.blocks import open_kernel, uses
 from babytriton.passes.contractions import factors
 from babytriton.passes.gpu.threads import all_bound, check_lowering
-
-# Rows of an operand that are few.
-FEW = 4
 
 # The newest architecture for which TVM does not reach for tensor cores. Its tensor-core schedule
 # accumulates float16 products in float16, and importing its intrinsics takes 15 seconds.
