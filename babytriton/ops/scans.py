@@ -22,6 +22,9 @@ T = torch.Tensor
 Expr = Any
 State = tuple[Expr, ...]
 
+SCAN = "babytriton.scan"
+"""The attribute of a kernel that is a running sum or product: "add" or "mul", and the dimension."""
+
 
 def scan(
     site: Site,
@@ -32,6 +35,7 @@ def scan(
     start: State,
     step: Callable[[State, Expr, Expr], State],
     results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
+    operator: str | None = None,
 ) -> tuple[relax.Expr, ...]:
     """One kernel that walks along a dimension: a block for each row, whose body is the walk.
 
@@ -47,8 +51,12 @@ def scan(
         step: ``step(state, element, position)`` is the state after an element. The parts of the
             state change in order: each may depend on itself and on later ones.
         results: the dtype of each result, and its element for the state after its position.
+        operator: "add" or "mul", where the walk is a running sum or product in the dtype of its
+            only state.
     """
     function = _scan_function(name, str(x.ty.dtype), shape, dim, start, step, results)
+    if operator is not None:
+        function = function.with_attr(SCAN, [operator, dim])
     types = [TensorType(tuple(shape), dtype) for dtype, _ in results]
     found = site.kernel(name, function, [x], *types)
     if len(types) == 1:
@@ -101,10 +109,21 @@ def _scan_function(
 
 
 def _running(
-    site: Site, name: str, input: Value, dim: int, start: float, join: Callable[[Expr, Expr], Expr]
+    site: Site,
+    name: str,
+    input: Value,
+    dim: int,
+    start: float,
+    join: Callable[[Expr, Expr], Expr],
+    operator: str | None = None,
 ) -> Any:
-    """A scan whose state is its result, in torch's accumulator on the CPU: float64 for float32."""
-    dtype = torch.float64 if site.dtype == torch.float32 else numerics.opmath(site.dtype)
+    """A scan whose state is its result, in torch's accumulator: float64 for float32, as on the CPU.
+
+    Where kernels are source alone, it is float32: not all languages have more.
+    """
+    dtype = numerics.opmath(site.dtype)
+    if dtype == torch.float32 == site.dtype and site.builder.device.type != "meta":
+        dtype = torch.float64
     wide, narrow = dtype_of(dtype).name, dtype_of(site.dtype).name
 
     def step(state: State, x: Expr, _: Expr) -> State:
@@ -119,16 +138,17 @@ def _running(
         (tirx.const(start, wide),),
         step,
         [(site.dtype, lambda state: state[0].astype(narrow))],
+        operator,
     )
     return found
 
 
 def _cumsum(site: Site, input: Value, dim: int, *, dtype: Any = None) -> Any:
-    return _running(site, "cumsum", input, dim, 0, lambda total, x: total + x)
+    return _running(site, "cumsum", input, dim, 0, lambda total, x: total + x, "add")
 
 
 def _cumprod(site: Site, input: Value, dim: int, *, dtype: Any = None) -> Any:
-    return _running(site, "cumprod", input, dim, 1, lambda total, x: total * x)
+    return _running(site, "cumprod", input, dim, 1, lambda total, x: total * x, "mul")
 
 
 def _logcumsumexp(site: Site, input: Value, dim: int) -> Any:

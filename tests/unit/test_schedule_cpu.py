@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import tvm
 from tvm import relax, te, tirx
 
+import babytriton as bt
 from babytriton.passes.cpu.matmul import Registers, padded_rows
 from babytriton.passes.pipeline import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
@@ -26,6 +27,33 @@ def assembly(mod: tvm.IRModule) -> str:
 def has_vectors(mod: tvm.IRModule, operation: str) -> bool:
     """Whether the machine code has the packed operation, on registers of 256 bits or more."""
     return bool(re.search(rf"\bv?{operation}\w*\s.*%[yz]mm", assembly(mod)))
+
+
+def test_vectors_are_loaded_whole_beside_elements_from_a_tensors_places() -> None:
+    def loss(x, t):
+        return F.cross_entropy(x, t, reduction="none")
+
+    x, t = torch.randn(64, 256), torch.arange(64)
+    compiled = bt.jit("cpu")(loss).lower(x, t).compile()
+    torch.testing.assert_close(compiled(x, t), loss(x, t))
+    assert "masked.gather" not in compiled.source("llvm")
+    assert "<64 x i64>" not in compiled.source("llvm")
+
+
+@pytest.mark.parametrize("shape", [(9, 33), (8, 1), (4, 16), (4095, 100), (3, 5, 130), (11, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int32])
+def test_running_sums_side_by_side(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def running(x):
+        return x.cumsum(-1), x.cumprod(-1)
+
+    x = (1 + torch.randn(shape) / 30).to(dtype)
+    scheduled = bt.jit("cpu")(running).lower(x).schedule()
+    functions = [f for f in scheduled.mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    rules = {str(f.attrs["babytriton.rule"]) for f in functions}
+    assert {"Scan"} <= rules <= {"Scan", "Elementwise"}
+    for ours, theirs in zip(scheduled.compile()(x), running(x)):
+        within = 4e-3 if dtype == torch.float16 else 1e-6
+        torch.testing.assert_close(ours, theirs, rtol=within, atol=within)
 
 
 class TestElementwise:

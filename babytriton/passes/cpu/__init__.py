@@ -9,5 +9,8 @@ from babytriton.passes.cpu.matmul import Matmul
 from babytriton.passes.cpu.parallel import Parallel
 from babytriton.passes.cpu.reduction import Reduction
 from babytriton.passes.cpu.rowwise import Rowwise
+from babytriton.passes.cpu.scan import Scan
 
-RULES: tuple[ScheduleRule, ...] = (Elementwise(), Matmul(), Rowwise(), Reduction(), Parallel())
+RULES: tuple[ScheduleRule, ...] = (
+    *(Elementwise(), Matmul(), Rowwise(), Reduction(), Scan(), Parallel()),
+)
