@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from tvm import tirx
+from tvm.error import InternalError
 from tvm.ir import IRModule
 
 from babytriton import errors
 from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import extent_of, launches_of
+from babytriton.passes.gpu.portable import missing
 from babytriton.plan import KernelLaunch
 from babytriton.runtime import cuda, executable
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.readable import Listing, readable
 from babytriton.runtime.resources import resources
 from babytriton.targets import Target
+
+LANGUAGES = ("metal", "opencl", "webgpu")
+"""Targets with a language of their own, which their kernels are shown in."""
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
 # Stands in TVM's preamble, and hardly in a user's.
 _MARK = "#include <cuda.h>"
@@ -55,8 +63,44 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 
 
+@contextmanager
+def of_source(mod: IRModule, target: Target) -> Iterator[None]:
+    """What a kind of GPU has no code for is not in its programs: say so.
+
+    Raises:
+        RuntimeError: there is no code for something that a kernel does.
+    """
+    for name in missing(mod, target.kind):
+        raise errors.NoKernelSource(None, target.kind, f"it has no `{name}`").error()
+    try:
+        yield
+    except InternalError as error:
+        reason, *_ = str(error).strip().splitlines() or ["TVM does not say why"]
+        found = _INTRINSIC.search(str(error))
+        reason = f"it has no `{found[1]}`" if found else reason
+        raise errors.NoKernelSource(None, target.kind, reason).error() from error
+
+
+# What TVM writes above each kernel for a GPU without CUDA.
+_FUNCTION = re.compile(r"// Function: (\w+)\n(?:-*\n|//-+\n(?:// Function: .*\n//-+\n)?)?")
+
+_INTRINSIC = re.compile(r'name="tirx\.(\w+)"')
+
+
+def portable_source(mod: IRModule, built: Executable) -> str:
+    """The kernels for a GPU without CUDA, headed by what they compute."""
+    source, comments = built.portable(), _comments(mod)
+
+    def heading(match: re.Match[str]) -> str:
+        return "".join(f"// {line}\n" for line in comments.get(match[1], ()))
+
+    return _FUNCTION.sub(heading, source).strip()
+
+
 def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
     """The same program with a user's CUDA C++ for its kernels.
+
+    Besides the program's kernels it may have others, which these launch or nobody does.
 
     Raises:
         TypeError: it is no text.
@@ -65,12 +109,33 @@ def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
     if not isinstance(source, str):
         raise TypeError(f"the source must be a text, not {type(source).__name__}")
     expected = list(Listing.of(built.cuda()).kernels)
-    found = list(Listing.of(source).kernels)
+    found = list(Listing.of(_COMMENT.sub("", source)).kernels)
     if not expected:
         raise errors.NoKernelsToEdit(None, str(built.target)).error()
-    if sorted(expected) != sorted(found):
+    if not set(expected) <= set(found):
         raise errors.OtherKernels(None, ", ".join(expected), ", ".join(found) or "none").error()
     return build(mod, built.entry, built.target, source)
+
+
+def sources(
+    mod: IRModule, built: Executable, arch: str, *, full: bool
+) -> dict[str, Callable[[], str]]:
+    """What shows the code that was made, by its kind.
+
+    Args:
+        mod: the scheduled functions.
+        built: from them.
+        arch: of the GPU that PTX and SASS are for.
+        full: of CUDA, also what stands before the kernels.
+    """
+    return {
+        "cuda": lambda: cuda_source(built, full=full),
+        "ptx": lambda: cuda.ptx(built.cuda(), arch),
+        "sass": lambda: cuda.sass(built.cuda(), arch),
+        "llvm": built.llvm,
+        "asm": built.asm,
+        **dict.fromkeys(LANGUAGES, lambda: portable_source(mod, built)),
+    }
 
 
 def cuda_source(built: Executable, *, full: bool) -> str:

@@ -20,12 +20,14 @@ class Config:
             compiling it, for debugging with prints and breakpoints.
         log: ``BABYTRITON_LOG=recompiles`` says on standard error what is compiled and why; it is
             the logger ``babytriton.recompiles``. Several topics are separated by commas.
+        nvcc: ``BABYTRITON_NVCC=1`` has nvcc compile for GPUs, in place of NVRTC.
         dump: ``BABYTRITON_DUMP=folder`` writes every stage of every compile to files there.
     """
 
     interpret: bool
     log: tuple[str, ...] = ()
     dump: Path | None = None
+    nvcc: bool = False
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -38,10 +40,13 @@ class Config:
         unknown = set(log) - {*TOPICS, ""}
         if unknown:
             raise ValueError(f"BABYTRITON_LOG: {min(unknown)!r} is none of {', '.join(TOPICS)}")
-        interpret = os.environ.get("BABYTRITON_INTERPRET", "0") not in ("", "0")
+        interpret, nvcc = (
+            os.environ.get(f"BABYTRITON_{name}", "0") not in ("", "0")
+            for name in ("INTERPRET", "NVCC")
+        )
         folder = os.environ.get("BABYTRITON_DUMP", "")
         dump = Path(folder) if folder else None
-        return cls(interpret=interpret, log=tuple(filter(None, log)), dump=dump)
+        return cls(interpret, tuple(filter(None, log)), dump, nvcc)
 
     def start_logging(self) -> None:
         """Let the topics that the environment names be heard on standard error."""

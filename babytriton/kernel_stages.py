@@ -23,10 +23,18 @@ from babytriton.frontend.signature import Parameters, Signature, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.passes import pipeline
 from babytriton.plan import KernelLaunch
-from babytriton.runtime import cuda, executable
-from babytriton.runtime.dispatch import require_device
+from babytriton.runtime import executable
 from babytriton.runtime.kernels import KernelLauncher, Launch, Read
-from babytriton.stages import KINDS, device_of, dump, ours
+from babytriton.runtime.toolchain import require_gpu
+from babytriton.stages import (
+    KINDS,
+    code_generation,
+    default_kind,
+    device_of,
+    dump,
+    ours,
+    require_runs,
+)
 from babytriton.targets import Target
 
 
@@ -129,7 +137,7 @@ class ScheduledKernel:
 
     def compile(self) -> CompiledKernel:
         """Compile to machine code; for a GPU that is absent, to source."""
-        with ours("code generation"):
+        with code_generation(self.mod, self.lowered.target):
             built = building.build(self.mod, self.lowered.name, self.lowered.target)
         compiled = CompiledKernel(self, built)
         dump(self.lowered.name, compiled)
@@ -198,7 +206,9 @@ class CompiledKernel:
             ValueError: a tensor that is written shares memory with another.
         """
         lowered = self.scheduled.lowered
-        require_device(lowered.name, [torch.device(lowered.target.device_type)])
+        require_runs(lowered.name, self.target)
+        if lowered.target.device_type == "cuda":
+            require_gpu(lowered.name, self.target.arch or "")
         found, device = lowered.lowering, self._device
         arguments = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in found.inputs]
         own = [torch.empty(t.sizes, dtype=t.dtype, device=device) for t in found.workspaces]
@@ -248,8 +258,8 @@ class CompiledKernel:
 
         Args:
             kind: ``"ast"``, ``"python"``, ``"tir"``, ``"llvm"`` or ``"asm"``; for a GPU also
-                ``"cuda"``, ``"ptx"`` and ``"sass"``. By default ``"cuda"`` on a GPU and ``"llvm"``
-                on the CPU.
+                ``"cuda"``, ``"ptx"`` and ``"sass"``; for other targets their own. By default
+                ``"cuda"`` on a GPU and ``"llvm"`` on the CPU.
             full: of CUDA, also what stands before the kernels.
 
         Raises:
@@ -257,17 +267,14 @@ class CompiledKernel:
             RuntimeError: a tool that makes it is missing; the message names its package.
         """
         target = self.executable.target
-        kind = kind or ("cuda" if target.kind == "cuda" else "llvm")
+        kind = kind or default_kind(target)
         makers: dict[str, Callable[[], str]] = {
             "ast": self.scheduled.lowered.ast,
             "python": self.scheduled.lowered.python,
             "tir": self.scheduled.as_text,
-            "cuda": lambda: building.cuda_source(self.executable, full=full),
-            "llvm": self.executable.llvm,
-            "asm": self.executable.asm,
-            "ptx": lambda: cuda.ptx(self.executable.cuda(), target.arch or ""),
-            "sass": lambda: cuda.sass(self.executable.cuda(), target.arch or ""),
         }
+        mod, arch = self.scheduled.mod, target.arch or ""
+        makers |= building.sources(mod, self.executable, arch, full=full)
         if kind not in makers or kind not in self.source_kinds:
             known = ", ".join(self.source_kinds)
             raise errors.UnknownSource(None, kind, target.kind, known).error()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -27,14 +27,16 @@ from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
 from babytriton.plan import KernelLaunch
 from babytriton.running import Runner
-from babytriton.runtime import cuda, executable
-from babytriton.runtime.dispatch import require_device
+from babytriton.runtime import executable
 from babytriton.runtime.shortcuts import Shortcut
+from babytriton.runtime.toolchain import require_gpu
 from babytriton.targets import Target
 
 KINDS = {
     "cpu": ("ast", "python", "relax", "tir", "llvm", "asm"),
     "cuda": ("ast", "python", "relax", "tir", "cuda", "ptx", "sass", "llvm", "asm"),
+    **{kind: ("ast", "python", "relax", "tir", kind) for kind in building.LANGUAGES},
+    "rocm": ("ast", "python", "relax", "tir", "llvm", "asm"),
 }
 """The kinds of source that a function for each kind of target can show."""
 
@@ -102,6 +104,7 @@ class Lowered:
         with executable.COMPILE_LOCK:
             node = Source.of(fn).node
             device = device_of(signature, target)
+            target = target.resolved(device.index)
             found = lowering.lower(fn, signature, device, dimensions, target, table)
         return cls(name_of(fn), parameters, signature, target, found, node)
 
@@ -168,8 +171,13 @@ class Scheduled:
 
     def compile(self) -> Compiled:
         """Compile to machine code; for a GPU that is absent, to source."""
-        with ours("code generation"):
-            built = building.build(self.mod, self.lowered.lowering.entry, self.lowered.target)
+        target = self.lowered.target
+        if not target.runs:
+            for call in self.lowered.fallbacks:
+                why = f"`{call.name}` would run through torch: {call.reason}"
+                raise errors.NoKernelSource(None, target.kind, why).error()
+        with code_generation(self.mod, target):
+            built = building.build(self.mod, self.lowered.lowering.entry, target)
         compiled = Compiled(self, built)
         dump(self.lowered.name, compiled)
         return compiled
@@ -248,7 +256,11 @@ class Compiled:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run on the tensors and floats of a call that is known to fit the signature."""
-        require_device(self.scheduled.lowered.name, self.scheduled.lowered.lowering.devices)
+        lowered = self.scheduled.lowered
+        require_runs(lowered.name, self.target)
+        for device in lowered.lowering.devices:
+            if device.type == "cuda":
+                require_gpu(lowered.name, _cuda_arch(self.target, device.index), device.index)
         return self._runner(leaves)
 
     @cached_property
@@ -284,15 +296,15 @@ class Compiled:
         """The kinds of source that there are."""
         # Those for the GPU hold those for the CPU.
         types = {device.type for device in self.scheduled.lowered.lowering.devices}
-        return KINDS["cuda" if "cuda" in types else "cpu"]
+        return KINDS["cuda" if "cuda" in types else self.target.kind]
 
     def source(self, kind: str | None = None, *, full: bool = False) -> str:
         """The function at one of its stages.
 
         Args:
             kind: ``"ast"``, ``"python"``, ``"relax"``, ``"tir"``, ``"llvm"`` or ``"asm"``; for a
-                GPU also ``"cuda"``, ``"ptx"`` and ``"sass"``. By default ``"cuda"`` on a GPU and
-                ``"llvm"`` on the CPU.
+                GPU also ``"cuda"``, ``"ptx"`` and ``"sass"``; for other targets their own. By
+                default ``"cuda"`` on a GPU and ``"llvm"`` on the CPU.
             full: of CUDA, also what stands before the kernels.
 
         Raises:
@@ -300,7 +312,7 @@ class Compiled:
             RuntimeError: a tool that makes it is missing; the message names its package.
         """
         target, known = self.executable.target, self.source_kinds
-        kind = kind or ("cuda" if target.kind == "cuda" else "llvm")
+        kind = kind or default_kind(target)
         if kind not in known:
             raise errors.UnknownSource(None, kind, target.kind, ", ".join(known)).error()
         makers: dict[str, Callable[[], str]] = {
@@ -308,12 +320,9 @@ class Compiled:
             "python": self.scheduled.lowered.python,
             "relax": self.scheduled.lowered.as_text,
             "tir": self.scheduled.as_text,
-            "cuda": lambda: building.cuda_source(self.executable, full=full),
-            "llvm": self.executable.llvm,
-            "asm": self.executable.asm,
-            "ptx": lambda: cuda.ptx(self.executable.cuda(), _cuda_arch(target)),
-            "sass": lambda: cuda.sass(self.executable.cuda(), _cuda_arch(target)),
         }
+        mod, arch = self.scheduled.mod, _cuda_arch(target)
+        makers |= building.sources(mod, self.executable, arch, full=full)
         return makers[kind]()
 
     def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
@@ -357,9 +366,14 @@ def dump(name: str, compiled: Shown) -> None:
         )
 
 
-def _cuda_arch(target: Target) -> str:
+def default_kind(target: Target) -> str:
+    """The kind of source that a function for a target shows first."""
+    return target.kind if target.kind in KINDS[target.kind] else "llvm"
+
+
+def _cuda_arch(target: Target, index: int | None = None) -> str:
     """What a program's kernels for the GPU are compiled for, wherever it is called."""
-    return (target if target.kind == "cuda" else Target("cuda")).resolved().arch or ""
+    return (target if target.kind == "cuda" else Target("cuda")).resolved(index).arch or ""
 
 
 def device_of(signature: Signature, target: Target) -> torch.device:
@@ -368,6 +382,24 @@ def device_of(signature: Signature, target: Target) -> torch.device:
     devices = [spec.device for spec in specs if isinstance(spec, TensorSpec)]
     ours = [device for device in devices if device.type == target.device_type]
     return ours[0] if ours else torch.device(target.device_type)
+
+
+@contextmanager
+def code_generation(mod: IRModule, target: Target) -> Iterator[None]:
+    """Whose fault it is if code for a target cannot be generated."""
+    reported = nullcontext() if target.runs else building.of_source(mod, target)
+    with ours("code generation"), reported:
+        yield
+
+
+def require_runs(name: str, target: Target) -> None:
+    """Refuse to run what is compiled for its source alone.
+
+    Raises:
+        RuntimeError: it is for a GPU without CUDA.
+    """
+    if not target.runs:
+        raise errors.SourceOnly(None, name, target.kind).error()
 
 
 @contextmanager

@@ -9,9 +9,28 @@ from functools import lru_cache
 import torch
 import tvm
 
-_NAMES = {"cpu": "cpu", "llvm": "cpu", "gpu": "cuda", "cuda": "cuda"}
-_DEFAULT_CUDA_ARCH = "sm_80"
-_ARCH = re.compile(r"sm_\d{2,3}[af]?")
+_NAMES = {
+    **dict.fromkeys(("cpu", "llvm"), "cpu"),
+    **dict.fromkeys(("gpu", "cuda"), "cuda"),
+    **{name: name for name in ("metal", "opencl", "webgpu", "rocm")},
+}
+
+_ARCHS = {"cuda": re.compile(r"sm_\d{2,3}[af]?"), "rocm": re.compile(r"gfx[0-9a-f]{3,4}")}
+_DEFAULT_ARCHS = {"cuda": "sm_80", "rocm": "gfx90a"}
+
+# What TVM is told of each kind of GPU: threads of a block, and bytes that they share.
+_LIMITS: dict[str, dict[str, int]] = {
+    # A bare "cuda" target falls back to sm_50 and to limits of its own.
+    "cuda": {
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,
+        "thread_warp_size": 32,
+    },
+    "metal": {"max_threads_per_block": 1024, "max_shared_memory_per_block": 32768},
+    "opencl": {"max_threads_per_block": 256, "max_shared_memory_per_block": 32768},
+    "webgpu": {"max_num_threads": 256, "max_shared_memory_per_block": 16384},
+    "rocm": {"max_threads_per_block": 256, "max_shared_memory_per_block": 65536},
+}
 
 
 @dataclass(frozen=True)
@@ -19,13 +38,15 @@ class Target:
     """A kind of device to compile for.
 
     Args:
-        kind: ``"cpu"`` or ``"cuda"``; ``"gpu"`` is another name for ``"cuda"``.
-        arch: for ``"cuda"`` a compute capability such as ``"sm_80"``, for ``"cpu"`` an LLVM
-            processor name such as ``"znver4"``. ``None`` takes the device that is present;
-            where there is no GPU, ``"sm_80"``.
+        kind: ``"cpu"`` or ``"cuda"``; ``"gpu"`` is another name for ``"cuda"``. ``"metal"``,
+            ``"opencl"``, ``"webgpu"`` and ``"rocm"`` give source of kernels, which other programs
+            may run.
+        arch: for ``"cuda"`` a compute capability such as ``"sm_80"``, for ``"rocm"`` such as
+            ``"gfx90a"``, for ``"cpu"`` an LLVM processor name such as ``"znver4"``. ``None`` takes
+            the device that is present; where there is no GPU, these two.
 
     Raises:
-        ValueError: the kind is unknown, or ``arch`` is no compute capability.
+        ValueError: the kind is unknown, or has no such ``arch``.
     """
 
     kind: str
@@ -36,18 +57,34 @@ class Target:
         if kind is None:
             known = ", ".join(repr(name) for name in _NAMES)
             raise ValueError(f"unknown target {self.kind!r}: expected one of {known}")
-        if kind == "cuda" and self.arch is not None and not _ARCH.fullmatch(self.arch):
-            raise ValueError(f"arch={self.arch!r} is no compute capability such as 'sm_80'")
+        if self.arch is not None and kind != "cpu":
+            if kind not in _ARCHS:
+                raise ValueError(f"arch={self.arch!r}: a {kind} target has no architecture")
+            if not _ARCHS[kind].fullmatch(self.arch):
+                example = _DEFAULT_ARCHS[kind]
+                what = "compute capability" if kind == "cuda" else "AMD architecture"
+                raise ValueError(f"arch={self.arch!r} is no {what} such as {example!r}")
         object.__setattr__(self, "kind", kind)
+
+    @property
+    def runs(self) -> bool:
+        """Whether what is compiled for it can be called, and is not source alone."""
+        return self.kind in ("cpu", "cuda")
 
     @property
     def device_type(self) -> str:
         """The ``torch.device`` type whose tensors this target's kernels take."""
-        return self.kind
+        return self.kind if self.runs else "meta"
 
-    def resolved(self) -> Target:
-        """This target with ``arch`` filled in from the device that is present."""
-        return self if self.arch is not None else Target(self.kind, _present_arch(self.kind))
+    def resolved(self, index: int | None = None) -> Target:
+        """This target with ``arch`` filled in from a device that is present.
+
+        Args:
+            index: of the GPU; the current one if not given.
+        """
+        if self.arch is not None:
+            return self
+        return Target(self.kind, _present_arch(self.kind, index))
 
     def __str__(self) -> str:
         return self.kind if self.arch is None else f"{self.kind} ({self.arch})"
@@ -67,14 +104,14 @@ def as_target(target: Target | str) -> Target:
     raise TypeError(f"target must be a name or a Target, not {type(target).__name__}")
 
 
-def _present_arch(kind: str) -> str:
+def _present_arch(kind: str, index: int | None = None) -> str | None:
     if kind == "cpu":
         # mcpu="native" silently means a generic processor: ask LLVM for the name instead.
         return str(tvm.target.codegen.llvm_get_system_cpu())
-    if torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability()
+    if kind == "cuda" and torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability(index)
         return f"sm_{major}{minor}"
-    return _DEFAULT_CUDA_ARCH
+    return _DEFAULT_ARCHS.get(kind)
 
 
 @lru_cache
@@ -89,12 +126,7 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
     host = {"kind": "llvm", "mcpu": _present_arch("cpu"), "cl-opt": list(options)}
     if target.kind == "cpu":
         return tvm.target.Target({"kind": "llvm", "mcpu": arch, "cl-opt": list(options)}, host)
-    # A bare "cuda" target falls back to sm_50 and to limits of its own.
-    device = {
-        "kind": "cuda",
-        "arch": arch,
-        "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": 49152,
-        "thread_warp_size": 32,
-    }
+    device = {"kind": target.kind, **_LIMITS[target.kind]}
+    if arch is not None:
+        device["arch" if target.kind == "cuda" else "mcpu"] = arch
     return tvm.target.Target(device, host)

@@ -206,10 +206,11 @@ class NoDevice(CallDiagnostic):
     code = "BT201"
     title = "no GPU to run `{function}` on"
     label = "{found}"
-    hint = "lower, schedule, compile and source work without one; calling does not"
+    hint = "{install}"
     exception = RuntimeError
     function: str
     found: str
+    install: str
 
 
 @dataclass(frozen=True)
@@ -274,6 +275,41 @@ class ToolFailed(CallDiagnostic):
     exception = RuntimeError
     tool: str
     output: str
+
+
+@dataclass(frozen=True)
+class UnknownArch(CallDiagnostic):
+    code = "BT209"
+    title = "{tool} does not compile for {arch}"
+    label = "it knows {known}"
+    hint = "name one of these, as in Target('cuda', arch='sm_80'), or install another {package}"
+    exception = RuntimeError
+    tool: str
+    arch: str
+    known: str
+    package: str
+
+
+@dataclass(frozen=True)
+class SourceOnly(CallDiagnostic):
+    code = "BT210"
+    title = "`{function}` is compiled for {kind}, which is not run from here"
+    label = "{kind} targets give the source of kernels, for programs of your own"
+    hint = 'compile for "cpu" or "cuda" to call it'
+    exception = RuntimeError
+    function: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class NoKernelSource(CallDiagnostic):
+    code = "BT211"
+    title = "no {kind} source for these kernels"
+    label = "{reason}"
+    hint = "compute it otherwise, or in another dtype; README lists what targets there are"
+    exception = RuntimeError
+    kind: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -326,7 +326,13 @@ class Internal(Diagnostic):
     why: str
 
 
-def internal(stage: str, error: BaseException) -> CompileError:
-    """What to raise for a failure that is not the user's."""
+def internal(stage: str, error: BaseException) -> Exception:
+    """What to raise for a failure that is not the user's.
+
+    A message of ours that has come through TVM, from a compiler that it called, stays as it is.
+    """
+    _, start, message = str(error).partition("error[BT")
+    if start:
+        return RuntimeError(start + message)
     lines = str(error).strip().splitlines() or [""]
     return CompileError(Internal(None, stage, f"{type(error).__name__}: {lines[-1]}"))

@@ -13,6 +13,7 @@ import torch
 from tvm import ir, relax, s_tir, te, tirx
 
 from babytriton.ops.numerics import opmath
+from babytriton.ops.primfunc import as_users
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
@@ -158,7 +159,9 @@ def build_kernel(
     function = tirx.PrimFunc([*parameters, *results], whole).with_attrs(
         {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8, "s_tir": True}
     )
-    made = site.kernel(CODES[own].name, function, [t.expr for t in tensors], *types)
+    # Not the name of what it calls: kernels are launched by names that end so.
+    name = re.sub("_kernel$", "_of_user", CODES[own].name)
+    made = site.kernel(name, as_users(function), [t.expr for t in tensors], *types)
     if len(types) == 1:
         return made
     return [site.emit(relax.TupleGetItem(made, n)) for n in range(len(types))]

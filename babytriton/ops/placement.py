@@ -112,4 +112,4 @@ class Placement:
 
 
 def _vdevice(device: torch.device, target: Target) -> relax.VDevice:
-    return relax.VDevice(tvm_target(target.resolved()), device.index or 0, "global")
+    return relax.VDevice(tvm_target(target.resolved(device.index)), device.index or 0, "global")

@@ -16,6 +16,19 @@ _WRITES = 2
 _OPAQUE = 8
 """FuseOps' number for functions that fuse with nothing."""
 
+_USERS = "babytriton.users"
+"""The attribute of functions that are the user's own."""
+
+
+def as_users(func: PrimFunc) -> PrimFunc:
+    """The function, marked as one that the user wrote."""
+    return func.with_attr(_USERS, True)
+
+
+def is_users(func: PrimFunc) -> bool:
+    """Whether the user wrote it: not if it was fused with others since."""
+    return bool(func.attrs and func.attrs.get(_USERS, False))
+
 
 @dataclass(frozen=True)
 class Access:

@@ -125,6 +125,7 @@ def call_prim_func(
         raise Unavailable(reason(error), instead) from error
     inputs = [i for i in places if i not in outputs]
     exprs = [_expr(func.params[i], arguments[i]) for i in (*started, *inputs)]
+    kernel = primfunc.as_users(kernel)
     made = Site(builder, None).kernel(_identifier(name, func), kernel, exprs, *types)
     parts = [made]
     if len(types) > 1:

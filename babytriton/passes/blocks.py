@@ -94,12 +94,6 @@ def loads(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, buffer: tirx.Buff
     return [load for load in nodes(body, ir.TensorLoad) if load.source.same_as(buffer)]
 
 
-def reduced_length(info: SBlockInfo) -> int | None:
-    """How many values make up one result; None where that is symbolic."""
-    dims = [it.dom for it in info.iters if it.kind == "R"]
-    return math.prod(dims) if all(isinstance(dim, int) for dim in dims) else None
-
-
 def results(sch: s_tir.Schedule, info: SBlockInfo) -> list[tirx.Buffer]:
     """The buffers that the block writes (an argmax has two)."""
     return [region.source for region in sch.get(info.block_rv).writes]
@@ -114,22 +108,6 @@ def is_output(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     """Whether the block writes a result of the kernel, not a value of its own."""
     own = sch.mod["main"].body.block.alloc_buffers
     return not all(any(buffer.same_as(other) for other in own) for buffer in results(sch, info))
-
-
-def has_known_reducer(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
-    """Whether TVM can combine partial results of the block (it knows sums, maxima, argmaxima...).
-
-    It only says so by failing, and for GPU threads not before the kernel is built.
-    """
-    trial = sch.copy()
-    loops = [loop for loop, it in zip(trial.get_loops(info.block_rv), info.iters) if it.kind == "R"]
-    if not loops:
-        return False
-    try:
-        trial.rfactor(loops[-1], 0)
-    except s_tir.ScheduleError:
-        return False
-    return True
 
 
 def inline_cheap(

@@ -10,7 +10,7 @@ from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-KINDS = {"llvm": "cpu", "cuda": "cuda"}
+KINDS = {"llvm": "cpu", **{kind: kind for kind in ("cuda", "metal", "opencl", "webgpu", "rocm")}}
 """Our name for each of TVM's kinds of target."""
 
 _TARGET = "target"

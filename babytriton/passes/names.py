@@ -1,12 +1,17 @@
-"""The user's names for what kernels write."""
+"""The user's names for kernels and for what they write."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
+from tvm.relax.expr import _update_type
 
+from babytriton.ops.primfunc import is_users
 from babytriton.passes.blocks import nodes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -14,45 +19,172 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 # Names that Relax gives to what the user has none for.
 _GIVEN = re.compile(r"(gv|lv)\d*")
 
+# What the names of kernels end in: those of the user's functions are taken.
+_END = "_kernel"
 
-def results_named(mod: IRModule) -> IRModule:
-    """A module whose kernels call their results as the user does.
+# Longer names of results do not become part of a kernel's.
+_LONGEST = 40
 
-    What the user's function returns without a name of its own has the function's.
+
+@dataclass(frozen=True)
+class _Use:
+    """The first call of a kernel.
+
+    Attributes:
+        function: the function that calls it.
+        result: what the user calls the one tensor that it writes, if it does.
+        is_returned: whether that is a result of the function.
     """
-    functions = dict(mod.functions_items())
-    named: set[str] = set()
-    for var, func in mod.functions_items():
-        if not isinstance(func, relax.Function):
-            continue
-        results = nodes(getattr(func.body, "body", ()), ir.Var)
-        for block in getattr(func.body, "blocks", ()):
-            for binding in block.bindings:
-                kernel, name = _kernel(binding), binding.var.name
-                if kernel is None or kernel.name_hint in named:
-                    continue
-                if _GIVEN.fullmatch(name):
-                    if not any(binding.var.same_as(result) for result in results):
-                        continue
-                    name = var.name_hint
-                functions[kernel] = _with_result(functions[kernel], name)
-                named.add(kernel.name_hint)
+
+    function: str
+    result: str | None
+    is_returned: bool
+
+
+def named(mod: IRModule) -> IRModule:
+    """A module with the user's names for its kernels, and for the tensors that these write.
+
+    A kernel is called after the function, and where that has several, after what the user calls
+    its result. A kernel that is the user's own TensorIR and nothing else keeps its name. What the
+    function returns without a name of its own has the function's.
+    """
+    uses: dict[ir.GlobalVar, _Use] = {}
+    for kernel, use in _uses(mod):
+        uses.setdefault(kernel, use)
+    functions = {var: _with_result(func, uses.get(var)) for var, func in mod.functions_items()}
+    if not all(name.isascii() for name in _names(mod)):
+        functions = {
+            var: _in_ascii(func) if isinstance(func, tirx.PrimFunc) else func
+            for var, func in functions.items()
+        }
+    renamed = _renamed(mod, uses)
+
+    def of_kernel(var: ir.GlobalVar) -> ir.GlobalVar:
+        return renamed.get(var, var)
+
+    for var, func in functions.items():
+        if isinstance(func, relax.Function):
+            functions[var] = tvm_ffi.structural_map(func, (ir.GlobalVar, of_kernel))
+        elif var in renamed:
+            functions[var] = func.with_attr("global_symbol", renamed[var].name_hint)
+    functions = {of_kernel(var): func for var, func in functions.items()}
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _kernel(binding: relax.Binding) -> ir.GlobalVar | None:
-    """The kernel of a binding whose value is one tensor that a kernel writes."""
-    value = getattr(binding, "value", None)
-    if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
-        return None
-    return value.args[0] if isinstance(value.ty, relax.TensorType) else None
+def _names(mod: IRModule) -> Iterator[str]:
+    """Those that the user has given to functions and tensors."""
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            yield var.name_hint
+            yield from (param.name for param in func.params)
+            for block in getattr(func.body, "blocks", ()):
+                yield from (binding.var.name for binding in block.bindings)
 
 
-def _with_result(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    result, taken = func.params[-1], {param.name for param in func.params[:-1]}
-    if not isinstance(result.ty, tirx.BufferType):
+def _in_ascii(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel with names that compilers for GPUs take."""
+    renamed: dict[ir.Var, ir.Var] = {}
+
+    def of_var(var: ir.Var) -> ir.Var:
+        if var.name.isascii():
+            return var
+        return renamed.setdefault(var, ir.Var(_ascii(var.name), var.ty))
+
+    return tvm_ffi.structural_map(func, (ir.Var, of_var))
+
+
+def _ascii(name: str) -> str:
+    """A name without what ASCII lacks; letters without their accents."""
+    plain = unicodedata.normalize("NFKD", name)
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    return re.sub(r"[^\x00-\x7f]", "_", plain)
+
+
+def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
+    """The calls of kernels, in the order of the program."""
+    for var, func in mod.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+        returned = nodes(getattr(func.body, "body", ()), ir.Var)
+        for block in getattr(func.body, "blocks", ()):
+            for binding in block.bindings:
+                value, name = getattr(binding, "value", None), binding.var.name
+                if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
+                    continue
+                is_one = isinstance(value.ty, relax.TensorType)
+                is_returned = any(binding.var.same_as(result) for result in returned)
+                result = name if is_one and not _GIVEN.fullmatch(name) else None
+                yield value.args[0], _Use(var.name_hint, result, is_returned)
+
+
+def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar, ir.GlobalVar]:
+    """New names of kernels."""
+    functions = dict(mod.functions_items())
+    ours = {kernel: use for kernel, use in uses.items() if not is_users(functions[kernel])}
+    taken = {var.name_hint for var in functions if var not in ours}
+    taken |= {
+        of_launch(var.name_hint, 0)
+        for var, func in functions.items()
+        if isinstance(func, tirx.PrimFunc) and var not in ours
+    }
+    found = {}
+    for kernel, use in ours.items():
+        name = use.function
+        if len(ours) > 1 and use.result not in (None, name) and len(str(use.result)) <= _LONGEST:
+            name = f"{name}_{use.result}"
+        name = _ascii(name)
+        unique, count = name, 1
+        while unique + _END in taken:
+            count += 1
+            unique = f"{name}_{count}"
+        taken.add(unique + _END)
+        found[kernel] = ir.GlobalVar(unique + _END)
+        _update_type(found[kernel], kernel.ty)
+    return found
+
+
+def _with_result(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
+    """A kernel whose one result is called what the user calls it."""
+    if use is None or not isinstance(func.params[-1].ty, tirx.BufferType):
         return func
-    renamed = ir.Var(f"{name}_out" if name in taken else name, result.ty)
-    return tvm_ffi.structural_map(
-        func, (ir.Var, lambda var: renamed if var.same_as(result) else var)
-    )
+    name = use.result or (use.function if use.is_returned else None)
+    if name is None:
+        return func
+    result, taken = func.params[-1], {param.name for param in func.params[:-1]}
+    named = ir.Var(f"{name}_out" if name in taken else name, result.ty)
+    return tvm_ffi.structural_map(func, (ir.Var, lambda var: named if var.same_as(result) else var))
+
+
+def of_launch(function: str, place: int) -> str:
+    """The name of a function's kernel, by its place among those of the function."""
+    return function.removesuffix(_END) + _END + (f"_{place}" if place else "")
+
+
+_LAUNCHED = re.compile(rf"({_END}){_END}((?:_\d+)?)$")
+
+
+def of_launches(mod: IRModule) -> IRModule:
+    """What the GPU runs, by the names of the kernels: TVM has added an ending of its own."""
+    functions = {}
+    for var, func in mod.functions_items():
+        name = _shorter(var.name_hint)
+        functions[ir.GlobalVar(name)] = func.with_attr("global_symbol", name)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def launching(mod: IRModule) -> IRModule:
+    """What launches kernels, by those names."""
+
+    def of_text(text: ir.StringImm) -> ir.StringImm:
+        name = _shorter(text.value)
+        return text if name == text.value else ir.StringImm(name)
+
+    functions = {
+        var: tvm_ffi.structural_map(func, (ir.StringImm, of_text))
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _shorter(name: str) -> str:
+    return _LAUNCHED.sub(r"\1\2", name)

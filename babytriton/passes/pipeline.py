@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -20,6 +21,12 @@ from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.fusion import fuse_rows
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
+from babytriton.passes.gpu.portable import (
+    math_for,
+    with_short_vectors,
+    without_unrolling,
+    without_vectors,
+)
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
@@ -38,16 +45,30 @@ GROUP = (
 MERGE = (relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
 """One TensorIR function for each group."""
 
-RULES = {"cpu": cpu.RULES, "cuda": gpu.RULES}
+_PORTABLE = ("metal", "opencl", "webgpu", "rocm")
+
+RULES = {
+    "cpu": cpu.RULES,
+    "cuda": gpu.RULES,
+    **dict.fromkeys(_PORTABLE, gpu.PORTABLE_RULES),
+}
 """The schedule rules of each kind of target, tried in order."""
 
-ROWS = {"cpu": (RowwiseOnCpu(), SMALL), "cuda": (RowwiseOnGpu(), 0)}
+ROWS = {
+    "cpu": (RowwiseOnCpu(), SMALL),
+    "cuda": (RowwiseOnGpu(), 0),
+    **dict.fromkeys(_PORTABLE, (RowwiseOnGpu(), 0)),
+}
 """The rule of each kind of target that takes kernels of rows; and how large a computation on the
 rows' results may be for it to take that too."""
 
 FINISH = {
     "cpu": (precise_math_on_cpu, any_address, plain_loops, past_caches, fused_multiply_adds),
     "cuda": (precise_math_on_gpu,),
+    "metal": (math_for("metal"), with_short_vectors),
+    "opencl": (math_for("opencl"),),
+    "webgpu": (math_for("webgpu"), without_vectors),
+    "rocm": (math_for("rocm"), without_unrolling),
 }
 """What each kind of target does with scheduled kernels: math functions as precise as torch's, and
 on the CPU parameters at any address."""
@@ -61,10 +82,19 @@ def _lowering() -> tuple[Any, ...]:
     lower, finish_host, finish_device = get_tir_pipeline("default")
 
     def finish() -> tvm.transform.Pass:
-        host = tvm.transform.Sequential([on_the_stack(), finish_host()])
+        host = tvm.transform.Sequential([_pass(names.launching), on_the_stack(), finish_host()])
         return tvm.transform.Sequential([vector_math.lower_intrinsics(host), store_past_caches()])
 
-    return lower, finish, finish_device
+    def of_device() -> tvm.transform.Pass:
+        return tvm.transform.Sequential([_pass(names.of_launches), finish_device()])
+
+    return lower, finish, of_device
+
+
+def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
+    return tvm.transform.module_pass(
+        lambda mod, _: change(mod), opt_level=0, name=f"babytriton.{change.__name__}"
+    )
 
 
 register_tir_pipeline(LOWERING, _lowering)
@@ -82,7 +112,7 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
     def accepts(kernel: tirx.PrimFunc) -> bool:
         return first_fit(kernel, "rows", (rule,), device) is not None
 
-    return names.results_named(fuse_rows(mod, accepts, small))
+    return names.named(fuse_rows(mod, accepts, small))
 
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:

@@ -1,16 +1,17 @@
 """CUDA's own tools: a compiler for PTX and machine code, a disassembler for SASS.
 
-The compiler is ``nvcc`` where it is on PATH, else NVRTC from its pip package; no CUDA toolkit is
-needed. The disassembler is ``nvdisasm``, from PATH, a toolkit or its pip package.
+The compiler is NVRTC from its pip package, so that no CUDA toolkit is needed; ``nvcc`` where that
+is asked for, or alone there. The disassembler is ``nvdisasm``, from PATH, a toolkit or its pip
+package.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,13 +24,32 @@ import tvm
 import tvm_ffi
 
 from babytriton import errors
+from babytriton.config import CONFIG
+from babytriton.runtime.toolchain import libraries, pip_files
 
 _NVRTC_PACKAGES = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
 
 
 def has_compiler() -> bool:
     """Whether there is a compiler for CUDA here."""
-    return shutil.which("nvcc") is not None or bool(_pip_files("lib/libnvrtc.so.*"))
+    return shutil.which("nvcc") is not None or (not CONFIG.nvcc and bool(_nvrtc_libraries()))
+
+
+def _nvrtc_libraries() -> list[str]:
+    return libraries("libnvrtc.so.*")
+
+
+def _chosen_nvcc() -> str | None:
+    """The path of nvcc, where it is to compile.
+
+    Raises:
+        RuntimeError: it was asked for, and is not there.
+    """
+    found = shutil.which("nvcc")
+    if CONFIG.nvcc and found is None:
+        purpose = "BABYTRITON_NVCC=1"
+        raise errors.MissingTool(None, "nvcc", purpose, "nvidia-cuda-nvcc").error()
+    return found if CONFIG.nvcc or not _nvrtc_libraries() else None
 
 
 def ptx(source: str, arch: str) -> str:
@@ -44,7 +64,7 @@ def ptx(source: str, arch: str) -> str:
     """
     if not source.strip():
         return ""
-    nvcc = shutil.which("nvcc")
+    nvcc = _chosen_nvcc()
     if nvcc is not None:
         return _nvcc(nvcc, source, arch, "ptx").decode()
     return _nvrtc(source, arch.replace("sm_", "compute_"), "PTX", "PTX").decode().rstrip("\0")
@@ -60,7 +80,7 @@ def cubin(source: str, arch: str) -> bytes:
     Raises:
         RuntimeError: no compiler was found, or it refuses the source.
     """
-    nvcc = shutil.which("nvcc")
+    nvcc = _chosen_nvcc()
     if nvcc is not None:
         return _nvcc(nvcc, source, arch, "cubin")
     return _nvrtc(source, arch, "CUBIN", "SASS")
@@ -105,25 +125,20 @@ def _run(command: list[str]) -> bytes:
 
 def _find_program(name: str) -> str | None:
     toolkit = Path(os.environ.get("CUDA_PATH", "/usr/local/cuda")) / "bin" / name
-    candidates = [shutil.which(name), str(toolkit), *_pip_files(f"bin/{name}")]
+    candidates = [shutil.which(name), str(toolkit), *pip_files(f"bin/{name}")]
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
-def _pip_files(pattern: str) -> list[str]:
-    """Files of NVIDIA's pip packages, which share the folder ``nvidia`` of site-packages."""
-    roots = [Path(entry) / "nvidia" for entry in sys.path if entry]
-    return [str(path) for root in roots for path in sorted(root.glob(f"*/{pattern}"))]
-
-
 def _nvrtc(source: str, arch: str, result: str, purpose: str) -> bytes:
-    libraries = _pip_files("lib/libnvrtc.so.*")
-    if not libraries:
+    found = _nvrtc_libraries()
+    if not found:
         raise errors.MissingTool(None, "nvcc or NVRTC", purpose, _NVRTC_PACKAGES).error()
-    nvrtc = ctypes.CDLL(libraries[0])
+    nvrtc = ctypes.CDLL(found[0])
+    _require_known(nvrtc, arch)
     program = ctypes.c_void_p()
     text = source.encode()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None)
-    includes = [*_pip_files("include"), *_pip_files("include/cccl")]
+    includes = [*pip_files("include"), *pip_files("include/cccl")]
     flags = [f"--gpu-architecture={arch}", "-default-device", *(f"-I{path}" for path in includes)]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     try:
@@ -133,6 +148,20 @@ def _nvrtc(source: str, arch: str, result: str, purpose: str) -> bytes:
         return _nvrtc_bytes(nvrtc, program, result)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _require_known(nvrtc: ctypes.CDLL, arch: str) -> None:
+    """Refuse a GPU that this version does not compile for."""
+    count, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    known = (ctypes.c_int * count.value)()
+    nvrtc.nvrtcGetSupportedArchs(known)
+    if int(re.sub(r"\D", "", arch)) not in list(known):
+        tool = f"NVRTC {major.value}.{minor.value}"
+        archs = ", ".join(f"sm_{number}" for number in known)
+        wanted = arch.replace("compute_", "sm_")
+        raise errors.UnknownArch(None, tool, wanted, archs, "nvidia-cuda-nvrtc").error()
 
 
 def _nvrtc_bytes(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:

@@ -15,7 +15,7 @@ from torch._C._dynamo import guards
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
 from babytriton.plan import Launch, Plan
-from babytriton.runtime.interop import contiguous_results
+from babytriton.runtime.interop import contiguous_results, on_device
 
 _empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
 
@@ -44,6 +44,7 @@ class DirectLauncher:
         large: Callable[[Sequence[Any]], Sequence[Any]] | None,
     ) -> None:
         self._program = program
+        self._device = device
         self._is_never_large = large is None
         self._globals: dict[str, Any] = {
             "allocate": _empty_strided_cpu if device.type == "cpu" else _allocator(device),
@@ -87,8 +88,7 @@ class DirectLauncher:
         text = "\n    ".join([*lines, f"return {result}"])
         found: dict[str, Any] = {}
         exec(text, self._globals, found)
-        run: Callable[..., Any] = found["run"]
-        return run
+        return on_device(self._device, found["run"])
 
     def _sizes(self) -> Iterator[str]:
         """Lines that read sizes, and see to it that they are not too large."""

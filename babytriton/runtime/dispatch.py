@@ -11,6 +11,7 @@ from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.runtime.executable import Executable, virtual_machine
+from babytriton.runtime.interop import on_device
 
 
 class Launcher:
@@ -31,7 +32,9 @@ class Launcher:
         function = getattr(self._thread, "function", None)
         if function is None:
             machine = virtual_machine(self._executable, self._devices)
+            gpus = [device for device in self._devices if device.type == "cuda"]
             function = machine[self._executable.entry]
+            function = on_device(gpus[0], function) if gpus else function
             self._thread.function = function
         try:
             outputs = function(*parameters)
@@ -112,23 +115,6 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
     start = tensor.data_ptr()
     return start, start + (reach + 1) * tensor.element_size()
-
-
-def require_device(function: str, devices: Sequence[torch.device]) -> None:
-    """Refuse to run where a device is missing.
-
-    Raises:
-        RuntimeError: there is no GPU, or torch was built without CUDA.
-    """
-    if all(device.type != "cuda" for device in devices) or torch.cuda.is_available():
-        return
-    built = torch.version.cuda
-    found = (
-        "torch finds no CUDA device and driver"
-        if built
-        else f"this torch ({torch.__version__}) was built without CUDA"
-    )
-    raise errors.NoDevice(None, function, found).error()
 
 
 def fill(structure: Any, leaf: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 import tvm
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 from tvm.error import InternalError
 from tvm.ir import IRModule
 
-from babytriton.runtime import cuda
+from babytriton.ops.primfunc import nodes
+from babytriton.runtime import cuda, rocm  # noqa: F401
 from babytriton.runtime.threads import on_torchs_threads
 from babytriton.targets import Target, tvm_target
 
@@ -32,6 +33,10 @@ UNSOUND_PASSES = [
 
 # Gives names to what expressions share.
 _SHARING = "tirx.CommonSubexprElim"
+
+# Gives indices 32 bits where they are enough. A variable that is in another index as well, which
+# needs 64, keeps these: then the loads of a vector become one of separate numbers.
+_NARROWING = "tirx.NarrowDataType"
 
 WITHOUT_SLP = "-vectorize-slp:bool=0"
 
@@ -54,13 +59,22 @@ class Executable:
         """The CUDA C++ that is compiled; empty without kernels."""
         return "\n".join(self._sources("cuda", ""))
 
+    def portable(self) -> str:
+        """The kernels for a GPU without CUDA, in the language of its kind."""
+        return "\n".join(self._sources(self.target.kind, ""))
+
     def llvm(self) -> str:
-        """The LLVM IR of all kernels and of the host code."""
-        return "\n".join(self._sources("llvm", "ll"))
+        """The LLVM IR of all kernels and of the host code; for ROCm, of the kernels."""
+        return "\n".join(self._machine("ll", "llvm"))
 
     def asm(self) -> str:
-        """The CPU's assembly of all kernels and of the host code."""
-        return "\n".join(self._sources("llvm", "s"))
+        """The CPU's assembly of all kernels and of the host code; for ROCm, that of the kernels."""
+        return "\n".join(self._machine("s", "asm"))
+
+    def _machine(self, format: str, of_rocm: str) -> list[str]:
+        if self.target.kind == "rocm":
+            return self._sources("hip", of_rocm)
+        return self._sources("llvm", format)
 
     def kernel(self, name: str) -> Any:
         """One of its kernels, as a function of its arguments and the tensors that it writes."""
@@ -86,6 +100,8 @@ def build(
     """
     # With a name in an address, TVM's CUDA does not know that it is a vector's.
     disabled = UNSOUND_PASSES if target.kind == "cpu" else [*UNSOUND_PASSES, _SHARING]
+    if target.kind == "cpu" and has_indices_from_tensors(mod):
+        disabled = [*disabled, _NARROWING]
     with COMPILE_LOCK, cuda.finished_by(finish):
         try:
             return Executable(_compiled(mod, target, lowering, disabled), entry, target)
@@ -94,7 +110,7 @@ def build(
                 raise
         # Of `n // n`, for a size that is a variable, it makes what code generators refuse; and
         # without it, some of TVM's own kernels are.
-        other = [*UNSOUND_PASSES, _SHARING] if target.kind == "cpu" else UNSOUND_PASSES
+        other = [*disabled, _SHARING] if target.kind == "cpu" else UNSOUND_PASSES
         return Executable(_compiled(mod, target, lowering, other), entry, target)
 
 
@@ -131,6 +147,19 @@ def has_variable_sizes(mod: IRModule) -> bool:
     functions = [fn for _, fn in mod.functions_items() if isinstance(fn, tirx.PrimFunc)]
     buffers = [x for fn in functions for x in fn.params if isinstance(x.ty, tirx.BufferType)]
     return any(not isinstance(n, tirx.IntImm) for buffer in buffers for n in buffer.shape)
+
+
+def has_indices_from_tensors(mod: IRModule) -> bool:
+    """Whether a kernel reads or writes elements whose places it has from a tensor of 64 bits."""
+    for _, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        for kind in (ir.TensorLoad, tirx.BufferStore):
+            for access in nodes(func.body, kind):
+                loads = nodes(list(access.indices), ir.TensorLoad)
+                if any(str(load.ty.dtype) == "int64" for load in loads):
+                    return True
+    return False
 
 
 def _modules(module: Any) -> Iterator[Any]:

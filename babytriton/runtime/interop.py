@@ -27,6 +27,18 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def on_device(device: torch.device, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which leaves torch's current GPU as it is: TVM's launches set their own."""
+    if device.type != "cuda" or torch.cuda.device_count() < 2:
+        return run
+
+    def guarded(*args: Any) -> Any:
+        with torch.cuda.device(device):
+            return run(*args)
+
+    return guarded
+
+
 def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
     """A fallback as a function of its sizes and tensors, whose results kernels can read."""
     return lambda given: [readable(result) for result in call(given)]

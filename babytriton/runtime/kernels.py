@@ -13,7 +13,7 @@ from babytriton import errors
 from babytriton.errors import kernels as kernel_errors
 from babytriton.runtime.dispatch import check_tensor
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.interop import readable
+from babytriton.runtime.interop import on_device, readable
 
 Read = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
 """Gives a parameter, of a call's arguments and the memory of the kernel's own."""
@@ -46,7 +46,9 @@ class KernelLauncher:
         written: Sequence[int],
         device: torch.device,
     ) -> None:
-        self._calls = [(executable.vm_executable[x.name], x.read) for x in launches]
+        self._calls = [
+            (on_device(device, executable.vm_executable[x.name]), x.read) for x in launches
+        ]
         self._names = names
         self._written = written
         self._device = device

@@ -1,7 +1,7 @@
 // functions.py:10  return x + y
 // x: float32[64, 1024], y: float32[64, 1024], add: float32[64, 1024]
 // grid 64, block 256
-extern "C" __global__ void __launch_bounds__(256) add1_kernel(float* __restrict__ add, float* __restrict__ x, float* __restrict__ y) {
+extern "C" __global__ void __launch_bounds__(256) add_kernel(float* __restrict__ add, float* __restrict__ x, float* __restrict__ y) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) float x_vector[4];

@@ -1,7 +1,7 @@
 // functions.py:36  return F.cross_entropy(x, labels, reduction="none")
 // x: float32[64, 1024], labels: int64[64], cross_entropy: float32[64]
 // grid 64, block 64
-extern "C" __global__ void __launch_bounds__(64) loss_kernel(float* __restrict__ cross_entropy, int64_t* __restrict__ labels, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(float* __restrict__ cross_entropy, int64_t* __restrict__ labels, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float top_of_row;

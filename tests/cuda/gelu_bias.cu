@@ -2,7 +2,7 @@
 // functions.py:15  return torch.sigmoid(1.702 * y) * y
 // x: float32[64, 1024], b: float32[1024], gelu_bias: float32[64, 1024]
 // grid 64, block 256
-extern "C" __global__ void __launch_bounds__(256) fused_add_multiply_tir_sigmoid_multiply1_kernel(float* __restrict__ b, float* __restrict__ gelu_bias, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) gelu_bias_kernel(float* __restrict__ b, float* __restrict__ gelu_bias, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) float x_vector[4];

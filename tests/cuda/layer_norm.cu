@@ -1,7 +1,7 @@
 // functions.py:32  return F.layer_norm(x, (x.shape[-1],), w, b)
 // x: float32[64, 1024], w: float32[1024], b: float32[1024], layer_norm: float32[64, 1024]
 // grid 64, block 64
-extern "C" __global__ void __launch_bounds__(64) layer_norm_1_kernel(float* __restrict__ b, float* __restrict__ layer_norm, float* __restrict__ w, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(float* __restrict__ b, float* __restrict__ layer_norm, float* __restrict__ w, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float x_of_row;

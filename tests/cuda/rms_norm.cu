@@ -2,7 +2,7 @@
 // functions.py:28  return x * scale * w
 // x: float16[64, 1024], w: float16[1024], rms_norm: float16[64, 1024]
 // grid 64, block 64
-extern "C" __global__ void __launch_bounds__(64) fused_multiply_mean_cast_add_cast1_cast_tir_rsqrt_cast1_mult_kernel(half* __restrict__ rms_norm, half* __restrict__ w, half* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(half* __restrict__ rms_norm, half* __restrict__ w, half* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float mean_of_row;

@@ -2,7 +2,7 @@
 // functions.py:41  return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 // x: float32[64, 128], cos: float32[64, 64], sin: float32[64, 64], rope: float32[64, 128]
 // grid 8, block 256
-extern "C" __global__ void __launch_bounds__(256) fused_slice_slice_1_multiply_multiply_subtract_multiply_multiply_add_concatenate_kernel(float* __restrict__ cos_ptr, float* __restrict__ rope, float* __restrict__ sin_ptr, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) rope_kernel(float* __restrict__ cos_ptr, float* __restrict__ rope, float* __restrict__ sin_ptr, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) float rope_vector[4];

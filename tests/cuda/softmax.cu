@@ -1,7 +1,7 @@
 // functions.py:23  return torch.softmax(x, -1)
 // x: float32[64, 4096], softmax: float32[64, 4096]
 // grid 64, block 256
-extern "C" __global__ void __launch_bounds__(256) softmax_1_kernel(float* __restrict__ softmax, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restrict__ softmax, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float top_of_row;

@@ -1,7 +1,7 @@
 // functions.py:19  return F.silu(gate) * x
 // gate: float16[64, 1024], x: float16[64, 1024], swiglu: float16[64, 1024]
 // grid 32, block 256
-extern "C" __global__ void __launch_bounds__(256) fused_silu_multiply_kernel(half* __restrict__ gate, half* __restrict__ swiglu, half* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(half* __restrict__ gate, half* __restrict__ swiglu, half* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) half gate_vector[8];

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import tvm_ffi
 
 import babytriton as bt
+from babytriton.runtime import cuda
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -148,3 +150,47 @@ def test_what_is_refused() -> None:
         bt.cuda_function(3, name="f", cpu=abs)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="out must be a function"):
         bt.cuda_kernel("", name="f", grid=1, block=1, cpu=abs, out=3)  # type: ignore[arg-type]
+
+
+@needs_gpu
+def test_names_that_end_as_those_of_kernels() -> None:
+    kernel = bt.cuda_kernel(
+        """
+extern "C" __global__ void scale_kernel(const float* x, float* out) {
+    out[threadIdx.x] = x[threadIdx.x] * 3.0f;
+}
+""",
+        name="scale_kernel",
+        grid=1,
+        block=64,
+        cpu=lambda x: x * 3,
+    )
+
+    def scale(x):
+        return kernel(x)
+
+    x = torch.randn(64)
+    assert torch.equal(gpu.call(compiled(scale, x), (x,)), x * 3)
+
+
+def test_what_a_compiler_says_of_the_users_code_is_passed_on() -> None:
+    """Where a GPU's machine code is made while a function is compiled."""
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    if emulator.available_gpu() is None:
+        pytest.skip(emulator.missing() or "no GPU")
+    misspelt = bt.cuda_function(
+        "__device__ float twice(float x) { return x + nope; }",
+        name="twice",
+        cpu=lambda x: x * 2,
+    )
+    name = "tvm_callback_cuda_compile"
+    before = tvm_ffi.get_global_func(name)
+    tvm_ffi.register_global_func(
+        name, lambda source, *_: cuda.cubin(source, "sm_80"), override=True
+    )
+    try:
+        with pytest.raises(RuntimeError, match=r'BT204(.|\n)*identifier "nope" is undefined'):
+            bt.jit(target=gpu.TARGET)(lambda x: misspelt(x) + 1).lower(torch.ones(4)).compile()
+    finally:
+        tvm_ffi.register_global_func(name, before, override=True)

@@ -87,6 +87,30 @@ def test_edited_source_runs_in_place_of_ours(full: bool) -> None:
         edited(x[:3], y)
 
 
+@needs_gpu
+def test_edited_source_may_have_more() -> None:
+    x, y = functions.arguments()["add"]
+    program = compiled("add")
+    helper = 'extern "C" __global__ void unused(float* x) { x[0] = 1; }\n'
+    edited = program.with_source(
+        f"// __global__ void add_kernel(int) {{}}\n{helper}{program.source()}"
+    )
+    assert torch.equal(gpu.call(edited, (x, y)), x + y)
+    with pytest.raises(ValueError, match=r"BT207.*\n.*defines none"):
+        program.with_source(f"/* {program.source()} */")
+
+
+def test_names_are_ascii_where_the_users_are_not() -> None:
+    def énergie(α):
+        é = α * 2
+        return torch.sort(é).values + α
+
+    program = bt.jit(target=TARGET)(énergie).lower(torch.randn(8)).compile()
+    kernels = [line for line in program.source().splitlines() if not line.startswith("//")]
+    assert "\n".join(kernels).isascii()
+    assert set(program.kernels) == {"energie_kernel", "energie_e_kernel"}
+
+
 def test_launches() -> None:
     (launch,) = compiled("softmax").launches
     assert (launch.grid, launch.block) == ((64,), (256,))

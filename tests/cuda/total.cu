@@ -1,7 +1,7 @@
 // functions.py:45  return x.sum()
 // x: float32[512, 1024], total: float32[]
 // grid 128, block 256
-extern "C" __global__ void __launch_bounds__(256) sum_kernel(float* __restrict__ total_of_pieces, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) total_kernel(float* __restrict__ total_of_pieces, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float total_of_piece;
@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_kernel(float* __restrict__
 // functions.py:45  return x.sum()
 // x: float32[512, 1024], total: float32[]
 // grid 1, block 256
-extern "C" __global__ void __launch_bounds__(256) sum_kernel_1(float* __restrict__ total, float* __restrict__ total_of_pieces) {
+extern "C" __global__ void __launch_bounds__(256) total_kernel_1(float* __restrict__ total, float* __restrict__ total_of_pieces) {
   const int thread = threadIdx.x;
   float total_of_row;
   __shared__ alignas(16) float total_of_warps[8];

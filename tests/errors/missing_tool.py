@@ -5,7 +5,7 @@ import os
 import torch
 
 import babytriton as bt
-from babytriton.runtime import cuda
+from babytriton.runtime import toolchain
 
 
 @bt.jit(bt.Target("cuda", arch="sm_80"))
@@ -15,9 +15,9 @@ def f(x):
 
 def run():
     compiled = f.lower(torch.ones(3)).compile()
-    path, found = os.environ["PATH"], cuda._pip_files
-    os.environ["PATH"], cuda._pip_files = "", lambda pattern: []
+    path, found = os.environ["PATH"], toolchain.pip_files
+    os.environ["PATH"], toolchain.pip_files = "", lambda pattern: []
     try:
         compiled.source("ptx")
     finally:
-        os.environ["PATH"], cuda._pip_files = path, found
+        os.environ["PATH"], toolchain.pip_files = path, found

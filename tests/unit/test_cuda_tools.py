@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
 import pytest
 import torch
 
 import babytriton as bt
+from babytriton.config import CONFIG
 from babytriton.runtime import cuda
+from babytriton.runtime.toolchain import libraries, pip_files
 
-HAS_NVRTC = bool(cuda._pip_files("lib/libnvrtc.so.*")) and bool(cuda._pip_files("include/cccl"))
+HAS_NVRTC = bool(libraries("libnvrtc.so.*")) and bool(pip_files("include/cccl"))
 HAS_NVDISASM = cuda._find_program("nvdisasm") is not None
 needs_nvrtc = pytest.mark.skipif(not HAS_NVRTC, reason="pip packages of NVRTC are not installed")
 needs_nvdisasm = pytest.mark.skipif(not HAS_NVDISASM, reason="nvdisasm is not installed")
@@ -33,7 +36,14 @@ def without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "nvcc" else found(name))
 
 
+@pytest.fixture
+def nvcc_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "CONFIG", dataclasses.replace(CONFIG, nvcc=True))
+    monkeypatch.setattr(cuda, "_nvrtc", lambda *_: pytest.fail("NVRTC was called"))
+
+
 @needs_nvcc
+@pytest.mark.usefixtures("nvcc_asked_for")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_ptx_by_nvcc(arch: str) -> None:
     assert f".target {arch}" in compiled(torch.float32, arch).source("ptx")
@@ -55,6 +65,7 @@ def test_sass_by_pip_packages() -> None:
 
 @needs_nvcc
 @needs_nvdisasm
+@pytest.mark.usefixtures("nvcc_asked_for")
 def test_sass_by_nvcc() -> None:
     assert "MUFU.EX2" in compiled(torch.float32).source("sass")
 
@@ -66,6 +77,7 @@ def test_nvrtc_says_what_it_refuses() -> None:
 
 
 @needs_nvcc
+@pytest.mark.usefixtures("nvcc_asked_for")
 def test_nvcc_says_what_it_refuses() -> None:
     with pytest.raises(RuntimeError, match="no_such_name"):
         cuda.ptx("__global__ void f() { no_such_name; }", "sm_80")
@@ -75,6 +87,20 @@ def test_nothing_to_compile() -> None:
     through_torch = bt.jit(bt.Target("cuda", arch="sm_80"))(lambda x: torch.sort(x).values)
     stage = through_torch.lower(torch.ones(3)).compile()
     assert stage.source() == stage.source("ptx") == ""
+
+
+@pytest.mark.usefixtures("without_nvcc")
+def test_asking_for_nvcc_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "CONFIG", dataclasses.replace(CONFIG, nvcc=True))
+    assert not cuda.has_compiler()
+    with pytest.raises(RuntimeError, match="nvcc was not found"):
+        compiled(torch.float32).source("ptx")
+
+
+@needs_nvrtc
+def test_an_architecture_that_nvrtc_does_not_know() -> None:
+    with pytest.raises(RuntimeError, match=r"BT209.*sm_30\n.*it knows sm_.*sm_90"):
+        compiled(torch.float32, "sm_30").source("ptx")
 
 
 @needs_nvcc

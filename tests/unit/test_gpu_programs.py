@@ -36,6 +36,10 @@ def losses(x, t):
     return F.cross_entropy(x, t), x.argmax(-1)
 
 
+def running(x):
+    return x.cumsum(-1), x.cumprod(-1)
+
+
 def columns(x):
     return x.sum(0), x.mean(0, keepdim=True) * 2, x.amax(0)
 
@@ -104,6 +108,21 @@ def test_columns(shape: tuple[int, int]) -> None:
     check(columns, torch.randn(shape))
 
 
+def along_columns(x):
+    """A kernel for each function that goes along the columns more than once."""
+    return x.softmax(0), x.var(0), x.logsumexp(0), x.argmax(0), F.normalize(x, dim=0)
+
+
+@pytest.mark.parametrize("shape", [(64, 1000), (7, 40, 33), (3000, 16)])
+def test_columns_in_several_passes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    assert rules(along_columns, x) <= {"Columns", "Elementwise"}
+    check(along_columns, x, within=1e-5)
+    if shape[0] == 3000:  # few columns: pieces of them fill the GPU
+        grids = [math.prod(launch.grid) for launch in compiled(along_columns, x).launches]
+        assert max(grids) > 64
+
+
 def test_columns_of_halves() -> None:
     check(columns, torch.randn(100, 64).half(), within=2e-3)
 
@@ -117,7 +136,127 @@ def test_long_rows_fill_the_gpu() -> None:
     x, w = torch.randn(2, 70000), torch.rand(70000)
     assert rules(rows, x, w) == {"LongRows", "Elementwise"}
     check(rows, x, w, within=2e-5)
-    assert min(math.prod(launch.grid) for launch in compiled(rows, x, w).launches[:6]) > 2
+    grids = [math.prod(launch.grid) for launch in compiled(rows, x, w).launches]
+    assert sorted(grids)[:3] == [2, 2, 17 * 2]  # two kernels for what rows have one number of
+
+
+def normalized(x):
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return torch.softmax(x, -1), torch.logsumexp(x, -1), e / e.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("shape", "rule"), [((3, 70001), "LongRows"), ((130, 45000), "Rowwise")])
+def test_a_maximum_and_its_exponentials_share_a_pass(
+    shape: tuple[int, int], rule: str, dtype: torch.dtype
+) -> None:
+    x = torch.randn(shape).to(dtype)
+    x[0] *= 30
+    x[1] = torch.linspace(-100, 100, shape[1])
+    x[2, :-1] = -math.inf
+    assert rules(normalized, x) == {rule}
+    program = compiled(normalized, x)
+    if rule == "LongRows":
+        # A pass for both reductions, and one for the result. What is written by hand rounds the
+        # exponentials to half precision before it adds them up: a pass of its own.
+        assert len(program.launches) == 6 + (dtype == torch.bfloat16)
+    # The last bits of half precision, and the sums of so many small numbers in float32.
+    within = 1e-2 if dtype == torch.bfloat16 else 2e-5
+    for ours, theirs in zip(gpu.call(program, (x,)), normalized(x.double())):
+        torch.testing.assert_close(ours.double(), theirs, rtol=within, atol=within)
+
+
+def of_other(x, y):
+    return torch.exp(y - x.amax(-1, True)).sum(-1)
+
+
+def of_unmasked(x, y):
+    top = x.masked_fill(y < 0, -1e9).amax(-1, True)
+    return (torch.exp(x - top) * (y >= 0)).sum(-1)
+
+
+def of_half(x, y):
+    return torch.exp(x / 2 - x.amax(-1, True)).sum(-1)
+
+
+def less_twice(x, y):
+    return torch.exp(x - 2 * x.amax(-1, True)).sum(-1)
+
+
+def less_nothing(x, y):
+    return torch.exp(x - x.amax(-1, True) * 0).sum(-1)
+
+
+def less_least(x, y):
+    return torch.exp(x - x.amin(-1, True)).sum(-1)
+
+
+def weighted(x, y):
+    return (torch.exp(x - x.amax(-1, True)) * y).sum(-1)
+
+
+def finite(x, y):
+    top = x.amax(-1, True)
+    return torch.exp(x - torch.where(torch.isinf(top), 0.0, top)).sum(-1)
+
+
+@pytest.mark.parametrize("shape", [(4, 70000), (130, 45000)])
+@pytest.mark.parametrize(
+    ("fn", "shares"),
+    [
+        *[(fn, False) for fn in (of_other, of_unmasked, of_half)],
+        *[(fn, False) for fn in (less_twice, less_nothing, less_least)],
+        *[(fn, True) for fn in (weighted, finite)],
+    ],
+)
+def test_only_exponentials_less_their_own_maximum_share_its_pass(
+    fn, shares: bool, shape: tuple[int, int]
+) -> None:
+    """The sum so far of others might be too large, or too small, until the maximum is known."""
+    x = torch.linspace(-40, 20, shape[1]).expand(shape).contiguous()
+    x[1, : shape[1] // 2] = -math.inf
+    y = torch.randn(shape)
+    program = compiled(fn, x, y)
+    assert ("_shift" in program.source()) == shares
+    torch.testing.assert_close(
+        gpu.call(program, (x, y)).double(),
+        fn(x.double(), y.double()),
+        rtol=1e-4,
+        atol=1e-9,
+        equal_nan=True,
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.sum(-1).mean(),
+        lambda x: torch.logsumexp(x, -1).mean(),
+        lambda x: (x.sum(-1, True) * 2).sum(0),
+        lambda x: x.sum(0) + x.amax(1).sum(),
+        lambda x: x.amax(0) + x.var(0, correction=0),
+    ],
+)
+def test_reductions_over_axes_of_size_1(fn, dynamic: bool) -> None:
+    for length in (40, 70000):
+        x = torch.randn(1, length)
+        program = bt.jit(target=gpu.TARGET, dynamic=dynamic)(fn).lower(x).compile()
+        within = 1e-5 * max(1.0, length**0.5)
+        torch.testing.assert_close(
+            gpu.call(program, (x,)).double(), fn(x.double()), rtol=1e-5, atol=within
+        )
+
+
+@pytest.mark.parametrize("shape", [(4, 70000), (130, 45000)])
+def test_infinities_and_nan_in_rows_that_are_read_once(shape: tuple[int, int]) -> None:
+    def both(x):
+        return torch.softmax(x, -1), torch.logsumexp(x, -1)
+
+    x = torch.randn(shape)
+    x[0], x[1, 7], x[2, 60], x[3, :40000] = -math.inf, math.inf, math.nan, -math.inf
+    for ours, theirs in zip(gpu.call(compiled(both, x), (x,)), both(x.double())):
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-5, atol=1e-6, equal_nan=True)
 
 
 def test_results_do_not_depend_on_the_order() -> None:
@@ -128,6 +267,38 @@ def test_results_do_not_depend_on_the_order() -> None:
         with emulator.thread_order(order, lockstep=False):
             found.append(gpu.call(program, (x,)))
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+
+
+@pytest.mark.parametrize("rows_", [1, 11, 300])
+@pytest.mark.parametrize("length", [32, 33, 130, 1000, 4097])
+def test_running_sums(rows_: int, length: int) -> None:
+    x = 1 + torch.randn(rows_, length) / 50
+    assert rules(running, x) == {"Scan"}
+    check(running, x, within=5e-5)
+
+
+def test_a_long_running_sum_fills_the_gpu() -> None:
+    x = torch.randn(3, 100000)
+    program = compiled(lambda x: (x.cumsum(1),), x)
+    assert min(math.prod(launch.grid) for launch in program.launches) > 50
+    check(lambda x: (x.cumsum(1),), x, within=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int8, torch.int64], ids=str)
+def test_running_sums_in_torchs_accumulators(dtype: torch.dtype) -> None:
+    x = (torch.randn(5, 700) * 9).to(dtype)
+    ours, theirs = gpu.call(compiled(lambda x: (x.cumsum(-1),), x), (x,))[0], x.cumsum(-1)
+    assert ours.dtype == theirs.dtype
+    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=0.25 if dtype.itemsize == 2 else 1e-9)
+
+
+def test_running_sums_over_other_axes_and_short_ones_are_walked() -> None:
+    def walked(x):
+        return x.cumsum(0), x[:, :20].cumsum(1)
+
+    x = torch.randn(50, 70)
+    assert "Scan" not in rules(walked, x)
+    check(walked, x, within=1e-4)
 
 
 @pytest.mark.parametrize("length", [10, 1000, 32768])
@@ -222,6 +393,15 @@ def test_each_number_is_read_and_written_once(fn, length: int) -> None:
     extra = 2 * 256 * 1024 if fn is F.layer_norm else 0  # the row's first number, by each thread
     assert x.numel() <= reads["x"] <= x.numel() + extra
     assert writes["called"] == x.numel()
+
+
+def test_rows_too_long_to_be_kept_are_read_twice() -> None:
+    def softmax(x):
+        return torch.softmax(x, -1)
+
+    x = torch.randn(256, 65536)
+    reads, writes = traffic(softmax, x)
+    assert (reads["x"], writes["softmax"]) == (2 * x.numel(), x.numel())
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

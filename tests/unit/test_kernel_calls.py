@@ -380,9 +380,8 @@ def test_a_kernel_fuses_with_its_neighbours() -> None:
     x = torch.randn(33)
     torch.testing.assert_close(f(x), f.fn(x))
     [kernel] = f.lower(x).schedule().kernels
-    assert "add" in kernel
-    assert "scaled" in kernel
-    assert "relu" in kernel
+    assert kernel == "f_kernel"
+    assert len(kernel.lines) == 2
 
 
 def test_what_a_kernel_does_not_write_stays() -> None:

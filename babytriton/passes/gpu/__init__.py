@@ -11,10 +11,15 @@ from babytriton.passes.gpu.long_rows import LongRows
 from babytriton.passes.gpu.matmul import Matmul
 from babytriton.passes.gpu.reduction import Reduction
 from babytriton.passes.gpu.rowwise import Rowwise
-from babytriton.passes.gpu.shared_rowwise import SharedRowwise
+from babytriton.passes.gpu.scan import Scan
 from babytriton.passes.gpu.transposed import Transposed
 
 RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Matmul(), LongRows(), Rowwise(), SharedRowwise()),
-    *(Columns(), Reduction(), Fallback()),
+    *(Transposed(), Elementwise(), Matmul(), LongRows(), Rowwise(), Columns()),
+    *(Scan(), Reduction(), Fallback()),
 )
+
+PORTABLE_RULES: tuple[ScheduleRule, ...] = (
+    *(Transposed(), Elementwise(), Rowwise(), Columns(), Fallback()),
+)
+"""Those whose kernels run on any kind of GPU."""

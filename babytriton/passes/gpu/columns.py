@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
 from babytriton.passes.gpu.combining import adding
+from babytriton.passes.gpu.elementwise import vector_kernel
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.threads import thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     WARP,
@@ -34,12 +38,14 @@ ROWS = 4 * SIDE_BY_SIDE
 
 
 class Columns(ScheduleRule):
-    """Takes one reduction along other axes than the last, and pointwise blocks after it.
+    """Takes reductions along other axes than the last, with pointwise blocks around them.
 
     Gives each warp vectors of columns that lie beside each other; the warps of a block take turns
     along the rows, and combine what they have in shared memory. Where the columns alone do not
-    fill a GPU, the rows are cut into pieces, whose results a second kernel combines. Stands aside
-    for what is not read along the last axis, and for sizes that a call tells.
+    fill a GPU, the rows are cut into pieces, whose results a second kernel combines. Pointwise
+    blocks that have a value for each column are done by the kernel that ends a reduction; others
+    are kernels of their own. Stands aside for what is not read along the last axis, and for sizes
+    that a call tells.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -48,16 +54,39 @@ class Columns(ScheduleRule):
             return None
         sch, infos = kernel
         infos = inline_cheap(sch, infos, repeat_calls=True)
-        if not infos[0].is_reduction() or not all(is_pointwise(sch, i) for i in infos[1:]):
+        groups = _groups(sch, infos)
+        if not any(group[0].is_reduction() for group in groups):
             return None
-        program = Program.of_columns(sch, infos)
-        if program is None:
-            return None
-        if not any(access.moves for reader, access in program.accesses() if reader == 0):
-            return None
-        if not isinstance(program.length, int) or not isinstance(program.row_count, int):
-            return None
-        return ColumnWriter(program, program.length, program.row_count).written_out(func)
+        kernels: list[tirx.Stmt] = []
+        passed: list[tirx.Var] = []
+        for group in groups:
+            if not group[0].is_reduction():
+                nest = Program.of(sch, group, []) if is_pointwise(sch, group[0]) else None
+                if nest is None:
+                    return None
+                kernels.append(vector_kernel(nest, thread_count(target)))
+                continue
+            writer = ColumnWriter.of(sch, group)
+            if writer is None:
+                return None
+            kernels += writer.kernels()
+            passed += writer.passed
+        return written_out(sch.mod["main"], kernels, passed)
+
+
+def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[list[SBlockInfo]]:
+    """The blocks, those together that one kernel ends with: a reduction and what its columns have.
+
+    A function of blocks in order stays in order.
+    """
+    groups: list[list[SBlockInfo]] = []
+    for info in infos:
+        last = groups[-1] if groups else []
+        if last and last[0].is_reduction() and Program.of_columns(sch, [*last, info]) is not None:
+            last.append(info)
+        else:
+            groups.append([info])
+    return groups
 
 
 @dataclass
@@ -82,11 +111,26 @@ class ColumnWriter:
         name, count = f"{first.buffer.name}_of_pieces", number(self._pieces * self.length)
         self._partial = tirx.decl_buffer((count,), first.dtype, name)
 
-    def written_out(self, func: tirx.PrimFunc) -> s_tir.Schedule:
-        """The function as one kernel, or as one of pieces and one that combines them."""
-        if self._pieces == 1:
-            return written_out(func, [self._of_pieces()])
-        return written_out(func, [self._of_pieces(), self._of_results()], [self._partial])
+    @classmethod
+    def of(cls, sch: s_tir.Schedule, group: Sequence[SBlockInfo]) -> ColumnWriter | None:
+        """For a reduction and pointwise blocks after it; None if warps cannot share them out."""
+        program = Program.of_columns(sch, group)
+        if program is None:
+            return None
+        if not any(access.moves for reader, access in program.accesses() if reader == 0):
+            return None
+        if not isinstance(program.length, int) or not isinstance(program.row_count, int):
+            return None
+        return cls(program, program.length, program.row_count)
+
+    @property
+    def passed(self) -> list[tirx.Var]:
+        """Memory for what one of its kernels leaves for the other."""
+        return [self._partial] if self._pieces > 1 else []
+
+    def kernels(self) -> list[tirx.Stmt]:
+        """One, or one of pieces and one that combines them."""
+        return [self._of_pieces(), *([self._of_results()] if self._pieces > 1 else [])]
 
     def _of_pieces(self) -> tirx.Stmt:
         """The kernel that goes along the rows."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm import ir, tirx
+from tvm.target import Target
 
 from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writer import Statements
 from babytriton.passes.gpu.writing import WARP, each, guarded, number, only, shared
 
-# What threads of a warp can pass to each other.
-SHUFFLED = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32")
+# What threads of a warp can pass to each other: as it is, and as a number of 32 bits.
+_AS_IT_IS = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32")
+_WIDENED = ("int8", "uint8", "int16", "uint16")
+SHUFFLED = (*_AS_IT_IS, *_WIDENED)
 
 
 def start(block: Block, total: tirx.Var) -> tirx.Stmt:
@@ -33,42 +37,100 @@ def adding(
     return add
 
 
-def across_threads(
-    block: Block, total: tirx.Var, threads: int, lane: ir.Expr, allocations: list[tirx.Var]
-) -> Statements:
-    """Give each of some threads what all of them have together.
+@dataclass(frozen=True)
+class Team:
+    """Threads of a block that reduce something together.
 
-    Warps combine their values by shuffles, and leave the results to each other in shared memory.
-    Every thread combines these in the same order.
-
-    Args:
-        block: the reduction.
-        total: a thread's own result, and then that of all.
-        threads: how many; a power of two.
-        lane: the thread's number.
+    Attributes:
+        count: how many; a power of two.
+        lane: a thread's number.
+        has_shuffles: whether threads of a warp pass values to each other without memory.
         allocations: where to add what is allocated.
     """
-    add = adding(block, total)
-    farthest = min(threads, WARP) // 2
-    body = each(
-        "halving",
-        farthest.bit_length(),
-        lambda n: add(_of_lane(only(total), tirx.Cast("int32", number(farthest) >> n))),
-    )
-    count = threads // WARP
-    if count <= 1:
-        return body if farthest else []
-    warps = shared(count, block.dtype, f"{block.buffer.name}_of_warps")
-    allocations.append(warps)
-    warp, place = tirx.floordiv(lane, number(WARP)), tirx.floormod(lane, number(WARP))
-    put = tirx.BufferStore(warps, only(total), [warp])
-    first = tirx.BufferStore(total, tirx.BufferLoad(warps, [number(0)]), [number(0)])
-    others = each("warp", count - 1, lambda n: add(tirx.BufferLoad(warps, [n + 1])))
-    return [*body, *guarded(tirx.EQ(place, number(0)), [put]), first, *others]
+
+    count: int
+    lane: ir.Expr
+    has_shuffles: bool
+    allocations: list[tirx.Var]
+
+    def combine(self, block: Block, total: tirx.Var) -> Statements:
+        """Give each thread what all of them have together.
+
+        Args:
+            block: the reduction.
+            total: a thread's own result, and then that of all.
+        """
+        if self.count == 1:
+            return []
+        return (
+            self._by_shuffles(block, total) if self.has_shuffles else self._by_memory(block, total)
+        )
+
+    def _by_shuffles(self, block: Block, total: tirx.Var) -> Statements:
+        """Warps combine their values by shuffles, and leave the results in shared memory.
+
+        Every thread combines these in the same order.
+        """
+        add = adding(block, total)
+        farthest = min(self.count, WARP) // 2
+        body = each(
+            "halving",
+            farthest.bit_length(),
+            lambda n: add(from_lane("xor", only(total), number(farthest) >> n)),
+        )
+        count = self.count // WARP
+        if count <= 1:
+            return body
+        warps = self._shared(block, count, "warps")
+        warp = tirx.floordiv(self.lane, number(WARP))
+        put = tirx.BufferStore(warps, only(total), [warp])
+        is_first = tirx.EQ(tirx.floormod(self.lane, number(WARP)), number(0))
+        first = tirx.BufferStore(total, tirx.BufferLoad(warps, [number(0)]), [number(0)])
+        others = each("warp", count - 1, lambda n: add(tirx.BufferLoad(warps, [n + 1])))
+        return [*body, *guarded(is_first, [put]), first, *others]
+
+    def _by_memory(self, block: Block, total: tirx.Var) -> Statements:
+        """Half of the threads that are left take in what the other half have, again and again."""
+        values = self._shared(block, self.count, "threads")
+        combine = block.combine
+        assert combine is not None
+
+        def halve(step: ir.Expr) -> Statements:
+            half = number(self.count // 2) >> step
+            own, other = (tirx.BufferLoad(values, [n]) for n in (self.lane, self.lane + half))
+            put = tirx.BufferStore(values, combine(own, other), [self.lane])
+            return guarded(self.lane < half, [put])
+
+        steps = (self.count // 2).bit_length()
+        return [
+            tirx.BufferStore(values, only(total), [self.lane]),
+            *each("halving", steps, halve, tirx.ForKind.SERIAL),
+            tirx.BufferStore(total, tirx.BufferLoad(values, [number(0)]), [number(0)]),
+        ]
+
+    def _shared(self, block: Block, count: int, owners: str) -> tirx.Var:
+        found = shared(count, block.dtype, f"{block.buffer.name}_of_{owners}")
+        self.allocations.append(found)
+        return found
 
 
-def _of_lane(value: ir.Expr, apart: ir.Expr) -> ir.Expr:
-    """The value that the thread has whose number in the warp differs in one bit."""
+def has_shuffles(target: Target) -> bool:
+    """Whether kernels for a target may pass values from thread to thread."""
+    return str(target.kind.name) == "cuda"
+
+
+def from_lane(direction: str, value: ir.Expr, apart: ir.Expr) -> ir.Expr:
+    """The value that another thread of the warp has.
+
+    Args:
+        direction: "xor" for that whose number differs in one bit, "up" for that whose is less.
+        value: what each has.
+        apart: the bit, or by how much.
+    """
     mask, size = tirx.const((1 << WARP) - 1, "uint32"), tirx.const(WARP, "int32")
-    name = "tirx.tvm_warp_shuffle_xor"
-    return tirx.call_intrin(value.ty.dtype, name, mask, value, apart, size, size)
+    name, dtype = f"tirx.tvm_warp_shuffle_{direction}", str(value.ty.dtype)
+    apart = tirx.Cast("int32", apart)
+    if dtype in _WIDENED:
+        wide = tirx.call_intrin("int32", name, mask, tirx.Cast("int32", value), apart, size, size)
+        return tirx.Cast(dtype, wide)
+    return tirx.call_intrin(dtype, name, mask, value, apart, size, size)

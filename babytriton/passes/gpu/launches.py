@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.blocks import nodes
+from babytriton.passes.names import of_launch
 from babytriton.plan import KernelLaunch
 
 _AXES = ("x", "y", "z")
@@ -42,9 +43,8 @@ def _launch(function: str, place: int, kernel: tirx.For) -> KernelLaunch:
     for loop in nodes(kernel, tirx.For):
         if loop.thread_binding is not None:
             extents[str(loop.thread_binding.thread_tag)] = extent_of(loop.extent)
-    name = f"{function}_kernel" + (f"_{place}" if place else "")
     grid, block = (_sizes(extents, kind) for kind in ("blockIdx", "threadIdx"))
-    return KernelLaunch(name, function, grid, block)
+    return KernelLaunch(of_launch(function, place), function, grid, block)
 
 
 def extent_of(extent: ir.Expr) -> int | str:

@@ -10,7 +10,8 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, open_kernel
-from babytriton.passes.gpu.combining import SHUFFLED, across_threads, adding, start
+from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
+from babytriton.passes.gpu.online import Online, OnlineWriter, is_there, pairs, scaled, settled
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -45,7 +46,8 @@ class LongRows(ScheduleRule):
 
     Cuts each row into pieces, a thread block for each. A reduction leaves a result for each piece
     in memory; the kernels after it begin by combining these, each in the same order. So results
-    do not depend on the order in which blocks run.
+    do not depend on the order in which blocks run. A maximum and the sum of exponentials after it
+    share a kernel: a softmax reads its rows twice.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -87,6 +89,8 @@ class PieceWriter:
         pieces: of each row.
         width: elements of a vector.
         partial: by the place of a reduction, what the pieces of all rows have.
+        shifts: by the place of a sum of exponentials that shares a pass, what the pieces took from
+            the exponents.
     """
 
     program: Program
@@ -94,6 +98,11 @@ class PieceWriter:
     pieces: int
     width: int
     partial: dict[int, tirx.Var] = field(default_factory=dict)
+    shifts: dict[int, tirx.Var] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._tops = {pair.top: pair for pair in pairs(self.program)}
+        self._totals = {pair.total: pair for pair in self._tops.values()}
 
     @classmethod
     def of(cls, program: Program) -> PieceWriter:
@@ -110,11 +119,12 @@ class PieceWriter:
         kernels = [
             self._along_rows(place, block)
             for place, block in enumerate(self.program.blocks)
-            if block.has_elements
+            if block.has_elements and place not in self._totals
         ]
         if any(block.is_result for block in self._of_rows(len(self.program.blocks))):
             kernels.append(self._of_row_values())
-        return written_out(func, kernels, list(self.partial.values()))
+        passed = [*self.partial.values(), *self.shifts.values()]
+        return written_out(func, kernels, passed)
 
     def _of_rows(self, end: int) -> list[Block]:
         """The blocks before a place that have a value for each row."""
@@ -123,7 +133,7 @@ class PieceWriter:
 
     def _along_rows(self, place: int, block: Block) -> tirx.Stmt:
         """The kernel of a block that goes along the rows."""
-        writer = Writer(self.program, self.width, 0)
+        writer = Writer(self.program, self.width, self.width)
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
@@ -131,25 +141,67 @@ class PieceWriter:
             body = [*writer.load_of_rows(), *self._replayed(writer, place, lane)]
             if block.combine is None:
                 body += self._steps(piece, lane, writer.pointwise(place, block))
-                return [*map(tirx.AllocBuffer, writer.allocations), *body]
-            total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_piece")
-            add = adding(block, total)
-
-            def of_vector(vector: Vector) -> Statements:
-                return writer.elements(place, block, vector, lambda _, value: add(value))
-
-            partial = tirx.decl_buffer(
-                (number(self.rows * self.pieces),), block.dtype, f"{block.buffer.name}_of_pieces"
-            )
-            self.partial[place] = partial
-            put = store(partial, only(total), writer.row() * number(self.pieces) + piece)
-            body += [start(block, total), *self._steps(piece, lane, of_vector)]
-            body += across_threads(block, total, THREADS, lane, writer.allocations)
-            body += guarded(tirx.EQ(lane, number(0)), [put])
+            elif place in self._tops:
+                body += self._both(writer, self._tops[place], piece, lane)
+            else:
+                body += self._reduction(writer, place, piece, lane)
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
         extents = {"blockIdx.x": self.pieces, "blockIdx.y": self.rows, "threadIdx.x": THREADS}
         return launched(dict(extents), thread)
+
+    def _reduction(self, writer: Writer, place: int, piece: ir.Expr, lane: ir.Expr) -> Statements:
+        """What a piece has of a reduction, left in memory."""
+        block = self.program.blocks[place]
+        total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_piece")
+        add = adding(block, total)
+
+        def of_vector(vector: Vector) -> Statements:
+            return writer.elements(place, block, vector, lambda _, value: add(value))
+
+        self.partial[place] = self._of_pieces(f"{block.buffer.name}_of_pieces", block.dtype)
+        return [
+            start(block, total),
+            *self._steps(piece, lane, of_vector),
+            *self._team(writer, lane).combine(block, total),
+            *self._left(writer, piece, lane, {self.partial[place]: total}),
+        ]
+
+    def _both(self, writer: Writer, online: Online, piece: ir.Expr, lane: ir.Expr) -> Statements:
+        """What a piece has of two reductions in one pass, left in memory."""
+        writer.keep_reread((online.top, online.total))
+        both = OnlineWriter(writer, online)
+        left = {}
+        for place, value in ((online.top, both.top), (online.total, both.total)):
+            block = self.program.blocks[place]
+            self.partial[place] = self._of_pieces(f"{block.buffer.name}_of_pieces", block.dtype)
+            left[self.partial[place]] = value
+        name, dtype = f"{self.program.blocks[online.total].buffer.name}_shifts", both.shift.ty.dtype
+        self.shifts[online.total] = self._of_pieces(name, str(dtype))
+        left[self.shifts[online.total]] = both.shift
+        return [
+            *both.begin(),
+            *self._steps(piece, lane, both.of_vector),
+            *both.across(self._team(writer, lane)),
+            *self._left(writer, piece, lane, left),
+        ]
+
+    def _team(self, writer: Writer, lane: ir.Expr) -> Team:
+        return Team(THREADS, lane, True, writer.allocations)
+
+    def _of_pieces(self, name: str, dtype: str) -> tirx.Var:
+        """Memory for a number of each piece."""
+        return tirx.decl_buffer((number(self.rows * self.pieces),), dtype, name)
+
+    def _left(
+        self, writer: Writer, piece: ir.Expr, lane: ir.Expr, left: dict[tirx.Var, tirx.Var]
+    ) -> Statements:
+        """What is in registers, stored for the kernels after this one."""
+        puts = [
+            store(partial, only(value), writer.row() * number(self.pieces) + piece)
+            for partial, value in left.items()
+        ]
+        return guarded(tirx.EQ(lane, number(0)), puts)
 
     def _of_row_values(self) -> tirx.Stmt:
         """The kernel that stores what the rows have a value of."""
@@ -173,27 +225,40 @@ class PieceWriter:
         body: Statements = []
         for place, block in enumerate(self.program.blocks[:end]):
             if block.combine is not None:
-                body += self._combined(writer, block, self.partial[place], lane)
+                body += self._combined(writer, place, lane)
             elif not block.has_elements:
                 body += writer.value_of_row(block)[1]
         return body
 
-    def _combined(
-        self, writer: Writer, block: Block, partial: tirx.Var, lane: ir.Expr
-    ) -> Statements:
+    def _combined(self, writer: Writer, place: int, lane: ir.Expr) -> Statements:
+        block, partial = self.program.blocks[place], self.partial[place]
         total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
         writer.computed(block, total)
         add = adding(block, total)
+        body = [start(block, total)]
+        shift = None
+        if place in self._totals:
+            expr = writer.of_row(block, self._totals[place].shift)
+            shift = writer.allocate(1, str(expr.ty.dtype), f"{block.buffer.name}_shift")
+            body.append(tirx.BufferStore(shift, expr, [number(0)]))
 
         def take(step: ir.Expr) -> Statements:
             piece = step * number(THREADS) + lane
-            value = tirx.BufferLoad(partial, [writer.row() * number(self.pieces) + piece])
-            is_there = None if self.pieces % THREADS == 0 else piece < number(self.pieces)
-            return guarded(is_there, add(value))
+
+            def of_piece(buffer: tirx.Var) -> ir.Expr:
+                return tirx.BufferLoad(buffer, [writer.row() * number(self.pieces) + piece])
+
+            body = add(of_piece(partial))
+            if shift is not None:
+                value = scaled(of_piece(partial), of_piece(self.shifts[place]), only(shift))
+                body = guarded(is_there(of_piece(partial)), add(value))
+            is_piece = None if self.pieces % THREADS == 0 else piece < number(self.pieces)
+            return guarded(is_piece, body)
 
         steps = each("step", -(-self.pieces // THREADS), take, tirx.ForKind.SERIAL)
-        together = across_threads(block, total, THREADS, lane, writer.allocations)
-        return [start(block, total), *steps, *together]
+        together = self._team(writer, lane).combine(block, total)
+        rest = [] if shift is None else settled(total, shift)
+        return [*body, *steps, *together, *rest]
 
     def _steps(
         self, piece: ir.Expr, lane: ir.Expr, body: Callable[[Vector], Statements]

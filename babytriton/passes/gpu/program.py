@@ -5,7 +5,7 @@ A kernel works on rows; a row has elements. Elementwise kernels are a single row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -140,9 +140,7 @@ class Program:
 
         The first block reduces its last axes; the others have a value for each element.
         """
-        kinds = [
-            axis.kind for axis in infos[0].iters if not (axis.kind == "S" and is_one(axis.dom))
-        ]
+        kinds = [axis.kind for axis in infos[0].iters if not is_one(axis.dom)]
         if kinds != sorted(kinds, key="SR".index) or set(kinds) != {"S", "R"}:
             return None
         elements = [n for n, it in zip(infos[0].dom(), infos[0].iters) if it.kind == "S"]
@@ -216,11 +214,17 @@ class Program:
             for load in nodes(other.value, ir.TensorLoad)
         )
 
-    def reread(self) -> list[tuple[Access, int, int]]:
-        """What several blocks read from memory: with the first and the last of them."""
+    def reread(self, places: Collection[int] | None = None) -> list[tuple[Access, int, int]]:
+        """What several blocks read from memory: with the first and the last of them.
+
+        Args:
+            places: of the blocks; all if not given.
+        """
         written = [block.buffer for block in self.blocks]
         found: list[tuple[Access, int, int]] = []
         for reader, one in self.accesses():
+            if places is not None and reader not in places:
+                continue
             if not one.moves or any(one.buffer.same_as(buffer) for buffer in written):
                 continue
             for n, (other, first, _) in enumerate(found):
@@ -311,6 +315,12 @@ def _block(
             return None
     elif any(is_load_of(load, store.buffer) for load in nodes(store.value, ir.TensorLoad)):
         return None
+    if combine is not None and not any(it.kind == "R" and not is_one(it.dom) for it in info.iters):
+        # Over axes of size 1: what it starts from, and one value.
+        (value,) = [side for side in sides if not is_load_of(side, store.buffer)]
+        whole = value if _is_neutral(combine, start) else combine(start, value)
+        store = tirx.BufferStore(store.buffer, whole, list(store.indices))
+        combine = start = None
     readers = {sch.get(reader).name_hint for reader in sch.get_consumers(info.block_rv)}
     is_result = is_output(sch, info) or not readers <= names
     return Block(store, len(sized) > len(rows), combine, start, is_result)
@@ -367,6 +377,15 @@ def _anew(load: ir.TensorLoad, before: dict[tirx.Var, Block], has_elements: bool
 def is_load_of(expr: ir.Expr, buffer: tirx.Var) -> bool:
     """Whether the expression is a load of the buffer."""
     return isinstance(expr, ir.TensorLoad) and expr.source.same_as(buffer)
+
+
+def _is_neutral(combine: type, start: ir.Expr) -> bool:
+    """Whether any number stays what it is when it is combined with what a reduction starts from."""
+    if combine in _NEUTRAL:
+        return True
+    limit = tirx.min_value if combine is tirx.Max else tirx.max_value
+    dtype = str(start.ty.dtype)
+    return dtype.startswith(("int", "uint")) and _is_constant(start, limit(dtype).value)
 
 
 def _is_constant(expr: ir.Expr, value: float) -> bool:

@@ -10,8 +10,10 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, open_kernel
-from babytriton.passes.gpu.combining import SHUFFLED, across_threads, adding, start
+from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, has_shuffles, start
+from babytriton.passes.gpu.online import Online, OnlineWriter, pairs
 from babytriton.passes.gpu.program import Block, Extent, Program
+from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     WARP,
@@ -47,7 +49,8 @@ class Rowwise(ScheduleRule):
     Gives each row to threads of its own, each of which reads its part of the row once, in vectors
     of 16 bytes, and keeps it in registers from one block to the next. What they reduce is combined
     within warps by shuffles, and across warps in shared memory. Rows too long for the registers,
-    and those of a length that a call tells, are read again by each block.
+    and those of a length that a call tells, are read again by each block; a maximum and the sum of
+    exponentials after it share a pass.
 
     Stands aside where blocks have elements of different numbers in a row, where nothing is read
     along the row, and for reductions that are not of one value by one operator.
@@ -57,15 +60,16 @@ class Rowwise(ScheduleRule):
         kernel = open_kernel(func)
         if kernel is None:
             return None
-        most = min(MOST_THREADS, int(target.attrs.get("max_threads_per_block", MOST_THREADS)))
+        most = min(MOST_THREADS, most_threads(target))
         for repeat_calls in (False, True):
             sch, infos = kernel[0].copy(), list(kernel[1])
             infos = inline_cheap(sch, infos, repeat_calls=repeat_calls)
             rows = shared_rows([sch.get(info.block_rv) for info in infos])
             program = None if rows is None else Program.of(sch, infos, rows)
-            layout = None if program is None else Layout.of(program, most)
+            shuffles = has_shuffles(target)
+            layout = None if program is None else Layout.of(program, most, shuffles)
             if program is not None and layout is not None:
-                return written_out(func, [RowWriter(program, layout).kernel()])
+                return written_out(func, [RowWriter(program, layout, shuffles).kernel()])
         return None
 
 
@@ -88,16 +92,22 @@ class Layout:
     is_kept: bool
 
     @classmethod
-    def of(cls, program: Program, most: int) -> Layout | None:
-        """For at most so many threads a row; None where threads cannot share the program."""
+    def of(cls, program: Program, most: int, shuffles: bool) -> Layout | None:
+        """For at most so many threads a row; None where threads cannot share the program.
+
+        Args:
+            program: what is computed.
+            most: threads of a block.
+            shuffles: whether threads pass each other values without memory.
+        """
         reductions = [block for block in program.blocks if block.combine is not None]
-        if any(block.dtype not in SHUFFLED for block in reductions):
+        if shuffles and any(block.dtype not in SHUFFLED for block in reductions):
             return None
         if not any(access.moves for _, access in program.accesses()):
             return None
         length, width = program.length, program.vector(has_tail=False)
         if not isinstance(length, int):
-            return cls._again(program, BLOCK, 1)
+            return cls._again(program, min(most, BLOCK), 1)
         vectors, words = -(-length // width), program.words()
         threads = 1
         while threads < min(vectors, WARP):
@@ -108,7 +118,10 @@ class Layout:
         limit = WORDS_OF_MOST if threads > MOST_THREADS // 2 else WORDS
         if max(words, 1) * steps * width > limit:
             return cls._again(program, min(most, MOST_THREADS // 2), width)
-        return cls(threads, max(1, BLOCK // threads) if threads <= WARP else 1, width, steps, True)
+        # What rows share in memory is a block's.
+        is_apart = threads <= WARP and (shuffles or threads == 1)
+        rows = max(1, min(most, BLOCK) // threads) if is_apart else 1
+        return cls(threads, rows, width, steps, True)
 
     @classmethod
     def _again(cls, program: Program, threads: int, width: int) -> Layout | None:
@@ -125,15 +138,23 @@ class RowWriter:
     Args:
         program: what is computed.
         layout: how its rows are shared out.
+        shuffles: whether threads pass each other values without memory.
     """
 
-    def __init__(self, program: Program, layout: Layout) -> None:
+    def __init__(self, program: Program, layout: Layout, shuffles: bool) -> None:
         self._program = program
         self._layout = layout
-        count = layout.steps * layout.width if isinstance(layout.steps, int) else 0
+        self._shuffles = shuffles
+        count = layout.width
+        if layout.is_kept:
+            assert isinstance(layout.steps, int)
+            count *= layout.steps
         self._writer = Writer(program, layout.width, count)
+        self._online: dict[int, Online] = {}
         if layout.is_kept:
             self._writer.keep_reread()
+        else:
+            self._online = {pair.top: pair for pair in pairs(program)}
 
     def kernel(self) -> tirx.Stmt:
         """What each thread does."""
@@ -147,6 +168,7 @@ class RowWriter:
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
         layout, count, writer = self._layout, self._program.row_count, self._writer
         self._lane = ids["threadIdx.x"]
+        self._team = Team(layout.threads, self._lane, self._shuffles, writer.allocations)
         has_rest = layout.rows > 1 and not (isinstance(count, int) and count % layout.rows == 0)
 
         def own() -> ir.Expr:
@@ -161,8 +183,16 @@ class RowWriter:
         writer.row = row
         writer.is_row = own() < as_expr(count) if has_rest else None
         body = writer.load_of_rows()
+        done_before = {pair.total for pair in self._online.values()}
         for place, block in enumerate(self._program.blocks):
-            if block.combine is not None:
+            if place in self._online:
+                body += [
+                    *self._both(self._online[place]),
+                    *self._result(block, writer.value(block)),
+                ]
+            elif place in done_before:
+                body += self._result(block, writer.value(block))
+            elif block.combine is not None:
                 body += self._reduction(place, block)
             elif block.has_elements:
                 body += self._steps(writer.pointwise(place, block))
@@ -188,13 +218,20 @@ class RowWriter:
         def of_vector(vector: Vector) -> Statements:
             return self._writer.elements(place, block, vector, lambda _, value: add(value))
 
-        shared_out = (self._layout.threads, self._lane, self._writer.allocations)
         return [
             start(block, total),
             *self._steps(of_vector),
-            *across_threads(block, total, *shared_out),
+            *self._team.combine(block, total),
             *self._result(block, total),
         ]
+
+    def _both(self, online: Online) -> Statements:
+        """Two reductions in one pass over the row."""
+        self._writer.keep_reread((online.top, online.total))
+        both = OnlineWriter(self._writer, online)
+        body = [*both.begin(), *self._steps(both.of_vector), *both.across(self._team)]
+        self._writer.forget_reread()
+        return [*body, *both.settled()]
 
     def _steps(self, body: Callable[[Vector], Statements]) -> Statements:
         """The thread's vectors one after the other."""
@@ -203,7 +240,8 @@ class RowWriter:
 
         def one(step: ir.Expr) -> Statements:
             first = (step * number(layout.threads) + self._lane) * number(layout.width)
-            vector = Vector(first, step * number(layout.width), layout.width)
+            kept = step * number(layout.width) if layout.is_kept else number(0)
+            vector = Vector(first, kept, layout.width)
             return guarded(None if fits else first < as_expr(length), body(vector))
 
         kind = tirx.ForKind.UNROLLED if layout.is_kept else tirx.ForKind.SERIAL

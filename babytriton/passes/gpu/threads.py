@@ -14,7 +14,13 @@ THREADS = 256
 
 def thread_count(target: Target) -> int:
     """Threads of a block: THREADS, or the target's limit if that is less."""
-    return min(THREADS, int(target.attrs.get("max_threads_per_block", THREADS)))
+    return min(THREADS, most_threads(target))
+
+
+def most_threads(target: Target) -> int:
+    """Threads of a block at most: TVM has a name of its own for WebGPU's."""
+    names = ("max_threads_per_block", "max_num_threads")
+    return next((int(target.attrs[name]) for name in names if name in target.attrs), THREADS)
 
 
 def bind_flat(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target) -> None:

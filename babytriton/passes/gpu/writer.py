@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -75,13 +75,21 @@ class Writer:
         # What is read once a row: by the load, in which register it is.
         self._of_rows: list[tuple[ir.TensorLoad, tirx.Var]] = []
 
-    def keep_reread(self) -> None:
-        """Have what several blocks read loaded once."""
-        for one, first, _ in self.program.reread():
+    def keep_reread(self, places: Collection[int] | None = None) -> None:
+        """Have what several blocks read loaded once.
+
+        Args:
+            places: of the blocks; all if not given.
+        """
+        for one, first, _ in self.program.reread(places):
             if not self._fits(one):
                 continue
             values = self.allocate(self.count, str(one.buffer.ty.dtype), f"{one.buffer.name}_part")
             self._reread.append((one, values, first))
+
+    def forget_reread(self) -> None:
+        """Have each block load what it reads by itself."""
+        self._reread.clear()
 
     def load_of_rows(self) -> Statements:
         """What loads the numbers that are read for the whole row."""
@@ -118,11 +126,16 @@ class Writer:
         return self._values[block.buffer]
 
     def value_of_row(self, block: Block) -> tuple[tirx.Var, Statements]:
-        """A value of the row, which each thread computes."""
-        one = self.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-        self.computed(block, one)
-        value = self._replaced(block, block.value, None, [])
-        return one, [tirx.BufferStore(one, value, [number(0)])]
+        """A value of the row, which each thread computes; anew where it was computed before."""
+        if block.buffer not in self._values:
+            one = self.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
+            self.computed(block, one)
+        value = self.of_row(block, block.value)
+        return self.value(block), [tirx.BufferStore(self.value(block), value, [number(0)])]
+
+    def of_row(self, block: Block, expr: ir.Expr) -> ir.Expr:
+        """An expression of the block that has no elements in it."""
+        return self._replaced(block, expr, None, [])
 
     def pointwise(self, place: int, block: Block) -> Callable[[Vector], Statements]:
         """What computes, and stores, the block's values of a vector."""

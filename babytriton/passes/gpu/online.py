@@ -1,0 +1,218 @@
+"""Maxima and the sums of exponentials that they keep small, in one pass over a row.
+
+A sum so far is scaled down whenever a larger value turns up, after Milakov and Gimelshein, "Online
+normalizer calculation for softmax" (2018). The maximum may be transformed before it is taken from
+the exponents, as logsumexp does with infinities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from babytriton.ops.numerics import from_order_key, order_key
+from babytriton.passes.blocks import nodes
+from babytriton.passes.gpu.combining import Team, adding, start
+from babytriton.passes.gpu.program import Block, Program, is_load_of
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writing import guarded, number, only
+from babytriton.passes.intrinsics import function_name
+
+
+@dataclass(frozen=True)
+class Online:
+    """Two reductions for one pass.
+
+    Attributes:
+        top: the place of the first, of a maximum or minimum.
+        total: the place of the second, of a sum of exponentials.
+        between: the values of the row between them, computed from the first.
+        shift: what is taken from the exponents, of these values.
+    """
+
+    top: int
+    total: int
+    between: tuple[Block, ...]
+    shift: ir.Expr
+
+
+def pairs(program: Program) -> tuple[Online, ...]:
+    """The reductions of a program that one pass can do together."""
+    found = (_pair(program, place) for place in range(len(program.blocks)))
+    return tuple(pair for pair in found if pair is not None)
+
+
+def _pair(program: Program, top: int) -> Online | None:
+    if program.blocks[top].combine is not tirx.Max:
+        return None
+    for place in range(top + 1, len(program.blocks)):
+        block = program.blocks[place]
+        if block.combine is None and not block.has_elements:
+            continue
+        shift = _shift(program, top, place) if block.combine is tirx.Add else None
+        if shift is None:
+            return None
+        return Online(top, place, program.blocks[top + 1 : place], shift)
+    return None
+
+
+def _shift(program: Program, top: int, place: int) -> ir.Expr | None:
+    """What a block takes from the exponents that it sums up, if these are what `top` is the maximum
+    of, less that maximum, and nothing else of the block depends on it.
+
+    Otherwise a sum so far, of numbers less a shift that is not their maximum, might be too large.
+    """
+    block = program.blocks[place]
+    factors = [block.value]
+    if isinstance(block.value, tirx.Mul):
+        factors = [block.value.a, block.value.b]
+    exponentials = [x for x in factors if isinstance(x, ir.Call) and function_name(x) == "exp"]
+    if len(exponentials) != 1 or not isinstance(exponentials[0].args[0], tirx.Sub):
+        return None
+    own, shift = exponentials[0].args[0].a, exponentials[0].args[0].b
+    others = [x for x in factors if not x.same_as(exponentials[0])]
+    of_top = {b.buffer for b in program.blocks[top:place]}
+    if any(load.source in of_top for x in others for load in nodes(x, ir.TensorLoad)):
+        return None
+    values = {b.buffer: b.value for b in program.blocks[top + 1 : place]}
+    is_maximum = _is_maximum(shift, program.blocks[top], values)
+    return shift if is_maximum and _is_reduced(own, program.blocks[top]) else None
+
+
+def _is_reduced(value: ir.Expr, top: Block) -> bool:
+    """Whether a value is what `top` is the maximum of, as it is or by its order."""
+    value = _uncast(value)
+    if tvm_ffi.structural_equal(_uncast(top.value), value):
+        return True
+    if not str(value.ty.dtype).startswith(("float", "bfloat")):
+        return False
+    return bool(tvm_ffi.structural_equal(top.value, order_key(value)))
+
+
+def _is_maximum(shift: ir.Expr, top: Block, values: Mapping[tirx.Var, ir.Expr]) -> bool:
+    """Whether a value of the row is the maximum; or 0, where that is infinite."""
+
+    def inlined(load: ir.TensorLoad) -> ir.Expr:
+        value = values.get(load.source)
+        return load if value is None else inline(value)
+
+    def inline(expr: ir.Expr) -> ir.Expr:
+        return tvm_ffi.structural_map(expr, (ir.TensorLoad, inlined))
+
+    shift = _uncast(inline(shift))
+    if isinstance(shift, tirx.Select):
+        sides = (shift.true_value, shift.false_value)
+        rest = [x for x in sides if not (isinstance(x, tirx.FloatImm) and x.value == 0)]
+        constants = nodes(shift.condition, tirx.FloatImm)
+        if len(rest) != 1 or not constants or any(math.isfinite(x.value) for x in constants):
+            return False
+        shift = _uncast(rest[0])
+    if is_load_of(shift, top.buffer):
+        return True
+    loads = [x for x in nodes(shift, ir.TensorLoad) if x.source.same_as(top.buffer)]
+    if not loads or str(top.dtype) not in ("int32", "int64"):
+        return False
+    wide = "float64" if top.dtype == "int64" else "float32"
+    return bool(tvm_ffi.structural_equal(shift, _uncast(from_order_key(loads[0], wide))))
+
+
+def _uncast(expr: ir.Expr) -> ir.Expr:
+    while isinstance(expr, tirx.Cast):
+        expr = expr.value
+    return expr
+
+
+class OnlineWriter:
+    """Writes the pass of two reductions.
+
+    Args:
+        writer: of the thread.
+        online: which reductions.
+    """
+
+    def __init__(self, writer: Writer, online: Online) -> None:
+        self._writer = writer
+        self._online = online
+        blocks = writer.program.blocks
+        self._top, self._sum = blocks[online.top], blocks[online.total]
+        self.top = self._register(self._top)
+        self.total = self._register(self._sum)
+        dtype = online.shift.ty.dtype
+        self.shift = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift")
+        self._shift_before = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift_before")
+        name = f"{self._top.buffer.name}_before"
+        self._top_before = writer.allocate(1, self._top.dtype, name)
+
+    def _register(self, block: Block) -> tirx.Var:
+        total = self._writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
+        self._writer.computed(block, total)
+        return total
+
+    def begin(self) -> Statements:
+        """What stands before the pass."""
+        return [start(self._top, self.top), start(self._sum, self.total), *self.shifted()]
+
+    def shifted(self) -> Statements:
+        """What finds the shift for the maximum at hand."""
+        values = [done for block in self._online.between for done in self._value(block)]
+        shift = self._writer.of_row(self._sum, self._online.shift)
+        return [*values, tirx.BufferStore(self.shift, shift, [number(0)])]
+
+    def _value(self, block: Block) -> Statements:
+        return self._writer.value_of_row(block)[1]
+
+    def of_vector(self, vector: Vector) -> Statements:
+        """What takes the elements of a vector into both."""
+        add_top, add = adding(self._top, self.top), adding(self._sum, self.total)
+        places, writer = self._online, self._writer
+        taken = writer.elements(places.top, self._top, vector, lambda _, x: add_top(x))
+        summed = writer.elements(places.total, self._sum, vector, lambda _, x: add(x))
+        keep = tirx.BufferStore(self._top_before, only(self.top), [number(0)])
+        is_new = tirx.NE(only(self.top), only(self._top_before))
+        # A thread may have seen nothing but minus infinity, which is not the maximum in the end.
+        has_shift = tirx.NE(only(self.shift), _lowest(self.shift))
+        rescaled = guarded(is_new, self._rescaled())
+        return [keep, *taken, *rescaled, *guarded(has_shift, summed)]
+
+    def _rescaled(self) -> Statements:
+        """What brings the sum to the shift for the maximum at hand."""
+        keep = tirx.BufferStore(self._shift_before, only(self.shift), [number(0)])
+        total = scaled(only(self.total), only(self._shift_before), only(self.shift))
+        put = tirx.BufferStore(self.total, total, [number(0)])
+        return [keep, *self.shifted(), *guarded(is_there(only(self.total)), [put])]
+
+    def across(self, team: Team) -> Statements:
+        """Give each thread what all of them have together."""
+        return [
+            *team.combine(self._top, self.top),
+            *self._rescaled(),
+            *team.combine(self._sum, self.total),
+        ]
+
+    def settled(self) -> Statements:
+        """What stands after the pass over the whole row."""
+        return settled(self.total, self.shift)
+
+
+def scaled(total: ir.Expr, before: ir.Expr, shift: ir.Expr) -> ir.Expr:
+    """A sum of exponentials with one shift as that with another."""
+    return total * tirx.Cast(total.ty.dtype, tirx.exp(before - shift))
+
+
+def is_there(total: ir.Expr) -> ir.Expr:
+    """Whether anything was summed up: not at the shift for what a maximum starts from."""
+    return tirx.NE(total, tirx.const(0, total.ty.dtype))
+
+
+def settled(total: tirx.Var, shift: tirx.Var) -> Statements:
+    """What makes the sum of exponentials of infinity less infinity what it is."""
+    put = tirx.BufferStore(total, tirx.Cast(total.ty.dtype, only(shift) - only(shift)), [number(0)])
+    return guarded(tirx.EQ(only(shift), _lowest(shift)), [put])
+
+
+def _lowest(shift: tirx.Var) -> ir.Expr:
+    return tirx.const(-math.inf, shift.ty.dtype)
