@@ -15,7 +15,7 @@ from tvm.error import InternalError
 from tvm.ir import IRModule
 
 from babytriton.ops.primfunc import nodes
-from babytriton.runtime import cuda, rocm  # noqa: F401
+from babytriton.runtime import cuda, rocm
 from babytriton.runtime.threads import on_torchs_threads
 from babytriton.targets import Target, tvm_target
 
@@ -98,6 +98,8 @@ def build(
         lowering: TVM's name of the passes that lower kernels.
         finish: makes the CUDA C++ that is compiled of what TVM wrote.
     """
+    if target.kind == "rocm":
+        rocm.need_no_tools()
     # With a name in an address, TVM's CUDA does not know that it is a vector's.
     disabled = UNSOUND_PASSES if target.kind == "cpu" else [*UNSOUND_PASSES, _SHARING]
     if target.kind == "cpu" and has_indices_from_tensors(mod):

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import tvm_ffi
+
+
+@cache
+def need_no_tools() -> None:
+    """Have TVM make code for AMD's GPUs without ROCm: it is read, and not linked or loaded."""
+    tvm_ffi.register_global_func("tvm_callback_rocm_bitcode_path", _no_libraries, override=True)
+    tvm_ffi.register_global_func("tvm_callback_rocm_link", _unlinked, override=True)
 
 
 def _no_libraries() -> list[str]:
@@ -11,9 +20,5 @@ def _no_libraries() -> list[str]:
 
 
 def _unlinked(code: bytes) -> bytes:
-    """The object code as it is: it is read, and not loaded."""
+    """The object code as it is."""
     return code
-
-
-tvm_ffi.register_global_func("tvm_callback_rocm_bitcode_path", _no_libraries, override=True)
-tvm_ffi.register_global_func("tvm_callback_rocm_link", _unlinked, override=True)

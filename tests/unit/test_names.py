@@ -1,0 +1,67 @@
+"""The names of kernels and of what they write: the user's."""
+
+from __future__ import annotations
+
+import torch
+from tvm.script import tirx as T
+
+import babytriton as bt
+
+
+def named(fn, *args) -> tuple[str, ...]:
+    return tuple(sorted(bt.jit("cpu")(fn).lower(*args).schedule().kernels))
+
+
+def gelu_bias(x, b):
+    y = x + b
+    return torch.sigmoid(1.702 * y) * y
+
+
+def two_steps(x):
+    low = x.cumsum(0)
+    order = torch.sort(low).values
+    return order * 2, low
+
+
+def no_names(x):
+    return torch.sort(x + 1).values + 1, torch.sort(x * 2).values * 2
+
+
+@T.prim_func(s_tir=True)
+def doubled(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.sblock("doubled"):
+            place = T.axis.spatial(8, i)
+            b[place] = a[place] * T.float32(2)
+
+
+def test_a_kernel_has_the_functions_name() -> None:
+    assert named(gelu_bias, torch.ones(4, 8), torch.ones(8)) == ("gelu_bias_kernel",)
+    assert named(lambda x: x + 1, torch.ones(3)) == ("main_kernel",)
+
+
+def test_several_have_the_names_of_their_results() -> None:
+    assert named(two_steps, torch.ones(8)) == ("two_steps_kernel", "two_steps_low_kernel")
+
+
+def test_without_names_they_are_numbered() -> None:
+    kernels = named(no_names, torch.ones(8))
+    assert kernels == tuple(sorted(f"no_names{n}_kernel" for n in ("", "_2", "_3", "_4")))
+
+
+def test_ones_own_tensorir_keeps_its_name() -> None:
+    def scaled(x):
+        return torch.sort(doubled(x)).values
+
+    def fused(x):
+        return doubled(x) + 1
+
+    assert named(scaled, torch.ones(8)) == ("doubled",)
+    assert named(fused, torch.ones(8)) == ("fused_kernel",)
+
+
+def test_the_tensor_has_the_name_of_its_variable() -> None:
+    target = bt.Target("cuda", arch="sm_80")
+    source = bt.jit(target)(two_steps).lower(torch.ones(64)).compile().source()
+    assert "low: float32[64]" in source
+    assert "float* __restrict__ low" in source
