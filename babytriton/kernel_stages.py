@@ -72,6 +72,7 @@ class LoweredKernel:
         """
         with executable.COMPILE_LOCK:
             found = lowering.lower(fn, signature, bounds_check)
+        target = target.resolved(device_of(signature, target).index)
         return cls(parameters, signature, target, found, Source.of(fn).node)
 
     @property
@@ -208,7 +209,7 @@ class CompiledKernel:
         lowered = self.scheduled.lowered
         require_runs(lowered.name, self.target)
         if lowered.target.device_type == "cuda":
-            require_gpu(lowered.name, self.target.arch or "")
+            require_gpu(lowered.name, self.target.arch or "", self._device.index)
         found, device = lowered.lowering, self._device
         arguments = [x.place.read() if isinstance(x, Hidden) else leaves[x] for x in found.inputs]
         own = [torch.empty(t.sizes, dtype=t.dtype, device=device) for t in found.workspaces]

@@ -256,11 +256,6 @@ class Compiled:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run on the tensors and floats of a call that is known to fit the signature."""
-        lowered = self.scheduled.lowered
-        require_runs(lowered.name, self.target)
-        for device in lowered.lowering.devices:
-            if device.type == "cuda":
-                require_gpu(lowered.name, _cuda_arch(self.target, device.index), device.index)
         return self._runner(leaves)
 
     @cached_property
@@ -337,7 +332,11 @@ class Compiled:
 
     @cached_property
     def _runner(self) -> Runner:
-        scheduled = self.scheduled
+        scheduled, lowered = self.scheduled, self.scheduled.lowered
+        require_runs(lowered.name, self.target)
+        for device in lowered.lowering.devices:
+            if device.type == "cuda":
+                require_gpu(lowered.name, _cuda_arch(self.target, device.index), device.index)
         return Runner(scheduled.lowered.lowering, self.signature, scheduled.mod, self.executable)
 
 

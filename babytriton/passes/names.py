@@ -133,6 +133,8 @@ def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar
         if len(ours) > 1 and use.result not in (None, name) and len(str(use.result)) <= _LONGEST:
             name = f"{name}_{use.result}"
         name = _ascii(name)
+        if not name.strip("_"):
+            name = "main"  # nothing is left of it
         unique, count = name, 1
         while unique + _END in taken:
             count += 1

@@ -40,6 +40,17 @@ def test_a_kernel_has_the_functions_name() -> None:
     assert named(lambda x: x + 1, torch.ones(3)) == ("main_kernel",)
 
 
+def test_what_ascii_lacks_is_left_out() -> None:
+    def λ(x):
+        return x + 1
+
+    def é(x):
+        return x + 1
+
+    assert named(λ, torch.ones(3)) == ("main_kernel",)
+    assert named(é, torch.ones(3)) == ("e_kernel",)
+
+
 def test_several_have_the_names_of_their_results() -> None:
     assert named(two_steps, torch.ones(8)) == ("two_steps_kernel", "two_steps_low_kernel")
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.ops.scans import SCAN
-from babytriton.passes.blocks import nodes
+from babytriton.passes.scans import RowScan
 from babytriton.passes.statements import sequence
 
 # Rows that a thread walks along side by side, a part of each in turn: enough to hide the latency of
 # an addition, and no more lines of cache at once than one set of it holds.
 ROWS, PART = 4, 16
-
-_COMBINES = {"add": (tirx.Add, 0), "mul": (tirx.Mul, 1)}
 
 
 class Scan(ScheduleRule):
@@ -27,28 +22,19 @@ class Scan(ScheduleRule):
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
-        if not func.attrs or SCAN not in func.attrs:
+        scan = RowScan.of(func)
+        if scan is None or scan.rows < ROWS:
             return None
-        operator, dim = str(func.attrs[SCAN][0]), int(func.attrs[SCAN][1])
-        sizes = list(func.params[0].shape)
-        if not sizes or not all(isinstance(n, tirx.IntImm) for n in sizes):
-            return None
-        extents = [int(n) for n in sizes]
-        rows, length = math.prod(extents[:dim]), extents[dim]
-        if math.prod(extents[dim + 1 :]) != 1 or rows < ROWS:
-            return None
-        body = _walk(func, operator, rows, length)
+        body = _walk(scan)
         root = s_tir.SBlock([], [], [], "root", body)
         whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
         return s_tir.Schedule(func.with_body(whole))
 
 
-def _walk(func: tirx.PrimFunc, operator: str, rows: int, length: int) -> tirx.Stmt:
+def _walk(scan: RowScan) -> tirx.Stmt:
     """Loops over groups of rows, over parts of a row, over the rows of a group, along a part."""
-    source, result = func.params
-    (cell,) = {x.buffer for x in nodes(func.body, tirx.BufferStore) if not x.buffer.same_as(result)}
-    combine, neutral = _COMBINES[operator]
-    dtype = cell.ty.dtype
+    source, result, rows, length = scan.source, scan.result, scan.rows, scan.length
+    dtype = scan.start.ty.dtype
     totals = tirx.decl_buffer((_index(ROWS),), dtype, f"{source.name}_so_far", scope="local")
     group = tirx.Var("group", "int64")
 
@@ -64,7 +50,7 @@ def _walk(func: tirx.PrimFunc, operator: str, rows: int, length: int) -> tirx.St
                 row = tirx.Min(row, _index(rows - 1))
             place, own = tirx.Var("place", "int64"), [_index(n)]
             value = tirx.BufferLoad(source, at(source, row, first + place))
-            total = combine(tirx.BufferLoad(totals, own), tirx.Cast(dtype, value))
+            total = scan.combine(tirx.BufferLoad(totals, own), tirx.Cast(dtype, value))
             found = tirx.Cast(result.ty.dtype, tirx.BufferLoad(totals, own))
             steps = [
                 tirx.BufferStore(totals, total, own),
@@ -73,7 +59,7 @@ def _walk(func: tirx.PrimFunc, operator: str, rows: int, length: int) -> tirx.St
             loops.append(_loop(place, count, steps, tirx.ForKind.UNROLLED))
         return loops
 
-    start = [tirx.BufferStore(totals, tirx.const(neutral, dtype), [_index(n)]) for n in range(ROWS)]
+    start = [tirx.BufferStore(totals, scan.start, [_index(n)]) for n in range(ROWS)]
     part, parts = tirx.Var("part", "int64"), length // PART
     body = [tirx.AllocBuffer(totals), *start]
     if parts:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.ops.scans import SCAN
-from babytriton.passes.blocks import nodes
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, from_lane, start
 from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writer import Statements
@@ -30,6 +27,7 @@ from babytriton.passes.gpu.writing import (
     store,
     written_out,
 )
+from babytriton.passes.scans import RowScan
 
 # Threads of a block, at most; and thread blocks that fill any GPU.
 THREADS = 256
@@ -40,8 +38,6 @@ STEPS = 4
 
 # Rows that one thread walks along as fast.
 SHORT = 32
-
-_COMBINES = {"add": (tirx.Add, 0), "mul": (tirx.Mul, 1)}
 
 
 class Scan(ScheduleRule):
@@ -55,16 +51,10 @@ class Scan(ScheduleRule):
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
-        if not func.attrs or SCAN not in func.attrs:
+        scan = RowScan.of(func)
+        if scan is None or scan.length < SHORT:
             return None
-        operator, dim = str(func.attrs[SCAN][0]), int(func.attrs[SCAN][1])
-        sizes = list(func.params[0].shape)
-        if not sizes or not all(isinstance(n, tirx.IntImm) for n in sizes):
-            return None
-        extents = [int(n) for n in sizes]
-        if math.prod(extents[dim + 1 :]) != 1 or extents[dim] < SHORT:
-            return None
-        writer = ScanWriter.of(func, operator, math.prod(extents[:dim]), extents[dim])
+        writer = ScanWriter.of(scan)
         if writer.dtype not in SHUFFLED:
             return None
         return written_out(func, writer.kernels(), [writer.partial] if writer.pieces > 1 else [])
@@ -95,17 +85,12 @@ class ScanWriter:
     pieces: int
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc, operator: str, rows: int, length: int) -> ScanWriter:
-        """For a function that walks along the rows, with a register for what it has so far."""
-        source, result = func.params
-        (cell,) = {
-            x.buffer for x in nodes(func.body, tirx.BufferStore) if not x.buffer.same_as(result)
-        }
-        combine, neutral = _COMBINES[operator]
-        zero = tirx.const(neutral, cell.ty.dtype)
-        total = tirx.decl_buffer((number(1),), cell.ty.dtype, f"{source.name}_so_far")
-        put = tirx.BufferStore(total, zero, [number(0)])
-        reduction = Block(put, False, combine, zero, is_result=False)
+    def of(cls, scan: RowScan) -> ScanWriter:
+        """For a walk along the rows of a tensor."""
+        source, result, rows, length = scan.source, scan.result, scan.rows, scan.length
+        total = tirx.decl_buffer((number(1),), scan.start.ty.dtype, f"{source.name}_so_far")
+        put = tirx.BufferStore(total, scan.start, [number(0)])
+        reduction = Block(put, False, scan.combine, scan.start, is_result=False)
         width = VECTOR // max(item_bytes(str(x.ty.dtype)) for x in (source, result))
         while length % width:
             width //= 2
