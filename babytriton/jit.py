@@ -350,9 +350,9 @@ def jit(
 
 
 def _as_function(fn: Any) -> Function:
-    fn = behind(fn)
-    function_of(fn)  # it refuses what runs no Python function
-    return fn  # type: ignore[no-any-return]
+    found: Function = behind(fn)
+    function_of(found)  # it refuses what runs no Python function
+    return found
 
 
 def target_of(signature: Signature) -> Target:

@@ -5,5 +5,6 @@ and name an argument; ``BT2xx`` are about devices and tools; ``BT900`` is a bug 
 Those of scalar kernels stand in :mod:`babytriton.errors.kernels`.
 """
 
+# All of them, and nothing else, is what the catalogue is.
 from babytriton.errors.calling import *  # noqa: F403
 from babytriton.errors.compiling import *  # noqa: F403

@@ -196,6 +196,7 @@ class _Hooks:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Hooks) and vars(self) == vars(other)
 
+    # Python's way to say that there is none, which the type of `object` does not foresee.
     __hash__ = None  # type: ignore[assignment]
 
 

@@ -67,6 +67,7 @@ _SPELLED: dict[Any, Callable[..., Any]] = {
     float: torch.sym_float,
     int: torch.sym_int,
     isinstance: _isinstance,
+    # Not in torch's stubs.
     math.sqrt: lambda x: torch._sym_sqrt(x),  # type: ignore[attr-defined]
     max: _extreme(torch.sym_max, max),
     min: _extreme(torch.sym_min, min),

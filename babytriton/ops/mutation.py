@@ -131,9 +131,9 @@ def _without_write(fn: Callee, name: str) -> Callee:
         return _BY_NAME[name]
     home: Any = T if getattr(T, name, None) is fn else sys.modules.get(fn.__module__ or "torch")
     for owner in (home, torch, torch.nn.functional):
-        found = getattr(owner, name.removesuffix("_"), None)
+        found: Callee | None = getattr(owner, name.removesuffix("_"), None)
         if callable(found):
-            return found  # type: ignore[no-any-return]
+            return found
     return Cloned(fn)
 
 
@@ -260,8 +260,10 @@ def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.d
     if not isinstance(new, Value):
         if scalars.kind_of(new) is not None and not is_symbolic(new):
             new = _as_stored(new, dtype)
-        return builder.call(torch.full, (shape, new), {"dtype": dtype})  # type: ignore[no-any-return]
+        filled: Value = builder.call(torch.full, (shape, new), {"dtype": dtype})
+        return filled
     extra = new.meta.ndim - len(shape)
     if extra > 0:  # sizes of 1 in front do not count
         new = new.reshape(new.meta.shape[extra:])
-    return new.to(dtype).expand(shape)  # type: ignore[no-any-return]
+    expanded: Value = new.to(dtype).expand(shape)
+    return expanded

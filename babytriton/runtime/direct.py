@@ -17,6 +17,7 @@ from babytriton.ops.fallback import TorchCall
 from babytriton.plan import Launch, Plan
 from babytriton.runtime.interop import contiguous_results, on_device
 
+# As torch.compile's own code allocates; not in torch's stubs.
 _empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
 
 LARGE = 16 << 20

@@ -41,6 +41,7 @@ def call(
         args: of the call; tensors are values of the program.
         kwargs: likewise.
     """
+    # An attribute that marks kernels; functions have none of that name to a type checker.
     definition: Definition = kernel.__babytriton_kernel__  # type: ignore[attr-defined]
     name = definition.fn.__name__
     parameters = Parameters(definition.fn)

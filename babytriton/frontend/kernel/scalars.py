@@ -214,10 +214,13 @@ def negate(value: Number) -> Number:
     """``-value``."""
     type = typed(operator.neg, value)
     if type.dtype.is_floating_point:
-        # 0 - x would give a zero of the wrong sign.
-        minus: Callable[..., ir.Expr] = lambda x: tirx.Mul(x, numerics.like(x, -1))  # noqa: E731
-        return compute(type, type.dtype, minus, value)
+        return compute(type, type.dtype, _minus, value)
     return arithmetic(operator.sub, Number(constant(0, type.dtype), type), value)
+
+
+def _minus(x: ir.Expr) -> ir.Expr:
+    # 0 - x would give a zero of the wrong sign.
+    return tirx.Mul(x, numerics.like(x, -1))
 
 
 def invert(value: Number) -> Number:
