@@ -1,11 +1,14 @@
-"""Fusion along rows: a reduction with what produces and what consumes it.
+"""Fusion beyond TVM's: of kernels that go over the same rows, or over the same points.
 
 TVM fuses what feeds a reduction, but not what reads it: a softmax written by hand is three kernels.
 Where all of them work row by row on the same rows, each row can pass through all of them at once.
+Nor does it fuse kernels that read the same tensor, such as those of two gradients: they become one
+that reads it once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,28 +18,42 @@ from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
-from babytriton.passes.rows import row_work
-
-Accepts = Callable[[tirx.PrimFunc], bool]
+from babytriton.passes.scheduling import is_scheduled
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _LONGEST = 60  # letters of a kernel's name
+_SAMPLE = 1024  # what a size that is known only at the call counts for
 _MOST_BLOCKS = 64  # of a kernel: schedules take longer for each there is
 
 
-def fuse_rows(mod: IRModule, accepts: Accepts, small: int) -> IRModule:
-    """Kernels that work on the same rows one after the other -> one kernel.
+@dataclass(frozen=True)
+class Kind:
+    """A kind of work that kernels can do together.
+
+    Attributes:
+        fits: whether the blocks of several kernels are such work.
+        accepts: whether there is a schedule for a kernel of them.
+        side_by_side: whether kernels that read nothing of each other fit, if they read the same.
+    """
+
+    fits: Callable[[Sequence[s_tir.SBlock]], bool]
+    accepts: Callable[[tirx.PrimFunc], bool]
+    side_by_side: bool = False
+
+
+def fuse_kernels(mod: IRModule, kinds: Sequence[Kind]) -> IRModule:
+    """Kernels that do one kind of work, one after the other or on the same tensor -> one kernel.
 
     Args:
         mod: a program of calls of fused, unscheduled kernels.
-        accepts: whether there is a schedule for a kernel.
-        small: how many points what runs on the rows' results may have, to join them.
+        kinds: of work, those first that are looked for first.
     """
     if "vdevice" in mod.global_infos:
         return mod  # Which kernel is on which device is not known yet.
-    for name in _functions(mod):
-        for number in range(len(_blocks_of(mod, name))):
-            mod = _fused(mod, name, number, accepts, small)
+    for kind in kinds:
+        for name in _functions(mod):
+            for number in range(len(_blocks_of(mod, name))):
+                mod = _fused(mod, name, number, kind)
     return mod
 
 
@@ -50,17 +67,17 @@ def _blocks_of(mod: IRModule, name: str) -> list[relax.BindingBlock]:
     return list(mod[name].body.blocks) if is_there else []
 
 
-def _fused(mod: IRModule, name: str, number: int, accepts: Accepts, small: int) -> IRModule:
+def _fused(mod: IRModule, name: str, number: int, kind: Kind) -> IRModule:
     """The program with the kernels of one block of a function fused."""
     block = mod[name].body.blocks[number]
     if not isinstance(block, relax.DataflowBlock):
         return mod
     var = mod.get_global_var(name)
     units = _units(mod, block)
-    groups = _groups(units, small)
+    groups = _groups(units, kind)
     while groups:
         found, kernels = _with_groups(mod, var, number, units, groups)
-        refused = [n for n, kernel in enumerate(kernels) if not accepts(found[kernel])]
+        refused = [n for n, kernel in enumerate(kernels) if not kind.accepts(found[kernel])]
         if not refused:
             return found
         groups = [group for n, group in enumerate(groups) if n not in refused]
@@ -75,12 +92,14 @@ class _Unit:
         bindings: the call first.
         needs: the numbers of all units that must run before.
         direct: of those whose results it reads.
+        shares: of those that read a tensor that it reads, as large as what it goes over.
         blocks: the kernel's, in which the parameters have one name in all units; empty for others.
     """
 
     bindings: tuple[relax.Binding, ...]
     needs: frozenset[int]
     direct: frozenset[int]
+    shares: frozenset[int] = frozenset()
     blocks: tuple[s_tir.SBlock, ...] = ()
 
 
@@ -99,6 +118,7 @@ def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
         home[binding.var] = source
 
     names: dict[relax.Var, tirx.Var] = {}
+    readers: dict[relax.Var, list[int]] = {}
     units: list[_Unit] = []
     last: set[int] = set()  # the call before, of those whose order is the program's
     for bindings in parts:
@@ -111,8 +131,23 @@ def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
             last = {len(units)}
         needs = frozenset(before.union(*(units[n].needs for n in before)))
         blocks = _blocks(mod, bindings, names)
-        units.append(_Unit(tuple(bindings), needs, frozenset(direct), blocks))
+        shares = frozenset(n for var in _largest(bindings) for n in readers.get(var, ()))
+        for var in _largest(bindings) if blocks else ():
+            readers.setdefault(var, []).append(len(units))
+        units.append(_Unit(tuple(bindings), needs, frozenset(direct), shares, blocks))
     return units
+
+
+def _largest(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
+    """The largest of the tensors that a kernel reads."""
+    if not _is_kernel(bindings[0]):
+        return []
+    sizes = {
+        var: math.prod(int(n) if isinstance(n, tirx.IntImm) else _SAMPLE for n in var.ty.shape)
+        for var in bindings[0].value.args[1].fields
+        if isinstance(var.ty, relax.TensorType)
+    }
+    return [var for var, size in sizes.items() if size == max(sizes.values()) and size > 1]
 
 
 def _is_kernel(binding: relax.Binding) -> bool:
@@ -145,7 +180,7 @@ def _blocks(
         return ()
     call = bindings[0].value
     func = mod[call.args[0]]
-    found = _plain_blocks(func)
+    found = [] if is_scheduled(func) else _plain_blocks(func)
     arguments = list(call.args[1].fields)
     results = [bindings[0].var]
     if isinstance(call.ty_args[0], ir.TupleType):
@@ -181,24 +216,26 @@ def _plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     return found
 
 
-def _groups(units: list[_Unit], small: int) -> list[list[int]]:
+def _groups(units: list[_Unit], kind: Kind) -> list[list[int]]:
     """The numbers of the units to fuse, in running order; only groups of two and more."""
     groups = [frozenset([number]) for number in range(len(units))]
     for number, unit in enumerate(units):
         if not unit.blocks:
             continue
-        for other in sorted(unit.direct, reverse=True):
+        beside = unit.shares if kind.side_by_side else ()
+        others = [*sorted(unit.direct, reverse=True), *sorted(beside, reverse=True)]
+        for other in others:
             joint = groups[number] | groups[other]
-            if groups[number] != groups[other] and _fits(units, joint, groups, small):
+            if groups[number] != groups[other] and _fits(units, joint, groups, kind):
                 for member in joint:
                     groups[member] = joint
     return [sorted(group) for group in dict.fromkeys(groups) if len(group) > 1]
 
 
 def _fits(
-    units: list[_Unit], joint: frozenset[int], groups: list[frozenset[int]], small: int
+    units: list[_Unit], joint: frozenset[int], groups: list[frozenset[int]], kind: Kind
 ) -> bool:
-    """Whether the units work on the same rows, and nothing must run between them."""
+    """Whether the units can work together, and nothing must run between them."""
     if not all(units[n].blocks for n in joint):
         return False
     before: set[int] = set()
@@ -211,7 +248,7 @@ def _fits(
     if any(units[n].needs & joint for n in before):
         return False
     blocks = [block for n in sorted(joint) for block in units[n].blocks]
-    return len(blocks) <= _MOST_BLOCKS and row_work(blocks, small) is not None
+    return len(blocks) <= _MOST_BLOCKS and kind.fits(blocks)
 
 
 def _with_groups(

@@ -15,11 +15,22 @@ from babytriton.passes.blocks import is_output, loads, loop_of, nodes, same_exte
 Nest = list[SBlockInfo]
 
 
-def pointwise_nests(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[Nest]:
-    """The pointwise blocks grouped so that a group can share one loop nest, in running order."""
+def pointwise_nests(
+    sch: s_tir.Schedule, infos: list[SBlockInfo], side_by_side: bool = False
+) -> list[Nest]:
+    """The pointwise blocks grouped so that a group can share one loop nest, in running order.
+
+    Args:
+        sch: has them.
+        infos: the blocks, in running order.
+        side_by_side: whether blocks that read nothing of each other may share one, too.
+    """
     nests: list[Nest] = []
     for info in infos:
         home = producing_nest(sch, info, nests)
+        if home is None and side_by_side and not sch.get_producers(info.block_rv):
+            alike = (nest for nest in nests if reads_only_own_point(sch, info, nest))
+            home = next(alike, None)
         if home is not None and reads_only_own_point(sch, info, home):
             home.append(info)
         else:

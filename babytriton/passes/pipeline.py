@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir import IRModule
+from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
 from babytriton.passes import cpu, devices, gpu, lines, names
 from babytriton.passes.cpu import vector_math
+from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
+from babytriton.passes.cpu.reduction import Reduction as ReductionOnCpu
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
-from babytriton.passes.fusion import fuse_rows
+from babytriton.passes.fusion import Kind, fuse_kernels
+from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
+from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.gpu.portable import (
     math_for,
@@ -28,6 +34,7 @@ from babytriton.passes.gpu.portable import (
     without_vectors,
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
+from babytriton.passes.rows import is_on_columns, is_on_points, row_work
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
 
@@ -61,6 +68,16 @@ ROWS = {
 }
 """The rule of each kind of target that takes kernels of rows; and how large a computation on the
 rows' results may be for it to take that too."""
+
+POINTS = {
+    "cpu": ElementwiseOnCpu(),
+    "cuda": ElementwiseOnGpu(),
+    **dict.fromkeys(_PORTABLE, ElementwiseOnGpu()),
+}
+"""The rule of each kind of target that takes elementwise kernels."""
+
+COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
+"""The rule of a kind of target that takes kernels which reduce several columns side by side."""
 
 FINISH = {
     "cpu": (precise_math_on_cpu, any_address, plain_loops, past_caches, fused_multiply_adds),
@@ -103,16 +120,25 @@ register_tir_pipeline(LOWERING, _lowering)
 def fuse(mod: IRModule, target: Target) -> IRModule:
     """Relax operators -> calls of fused, unscheduled TensorIR functions."""
     device = tvm_target(target)
-    rule, small = ROWS[devices.KINDS[device.kind.name]]
+    kind = devices.KINDS[device.kind.name]
+    rows, small = ROWS[kind]
     with device:
         groups = tvm.transform.Sequential(GROUP)(mod)
         mod = tvm.transform.Sequential(MERGE)(groups)
     mod = lines.attached(mod, lines.of_groups(groups))
 
-    def accepts(kernel: tirx.PrimFunc) -> bool:
-        return first_fit(kernel, "rows", (rule,), device) is not None
+    def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
+        return first_fit(kernel, "fused", (rule,), device) is not None
 
-    return names.named(fuse_rows(mod, accepts, small))
+    def on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
+        return row_work(blocks, small) is not None
+
+    kinds = (
+        Kind(on_rows, partial(accepts, rows)),
+        Kind(is_on_points, partial(accepts, POINTS[kind]), True),
+        *(Kind(is_on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
+    )
+    return names.named(fuse_kernels(mod, kinds))
 
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:

@@ -83,6 +83,73 @@ def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
     return RowWork(rows, *parts) if fits else None
 
 
+def is_on_points(blocks: Sequence[s_tir.SBlock]) -> bool:
+    """Whether all blocks store a value at each of the same points, of values at their own point."""
+    points = spatial(blocks[0])
+    return (
+        all(stores_points(block) and same_extents(spatial(block), points) for block in blocks)
+        and bool(points)
+        and rows_are_apart(blocks, len(points))
+        and all(map(_reads_along_lines, blocks))
+    )
+
+
+def _reads_along_lines(block: s_tir.SBlock) -> bool:
+    """Whether the block reads nothing across the lines of memory, as a transpose does."""
+    inner = _rows(block)[-1][0]
+    return not any(
+        uses(index, inner)
+        for load in nodes(block.body, ir.TensorLoad)
+        for index in without_unit_axes(load.source, load.indices)[:-1]
+    )
+
+
+def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+    """Whether all blocks reduce the same columns, or do what comes before or after that.
+
+    Before it, point by point of what is reduced; after it, point by point of the results.
+    """
+    reductions = [block for block in blocks if is_reduction(block)]
+    if not reductions or any(map(reduces_last_axes, reductions)):
+        return False
+    first, *_ = reductions
+    columns = spatial(first)
+    points = sorted(map(str, [*columns, *_reduced(first)]))
+    done: set[tirx.Var] = set()
+    for block in blocks:
+        read = {load.source for load in nodes(block.body, ir.TensorLoad)}
+        if is_reduction(block):
+            fits = same_extents(spatial(block), columns)
+            fits = fits and same_extents(_reduced(block), _reduced(first))
+            done.update(region.source for region in block.writes)
+        elif read & done:
+            fits = stores_points(block) and same_extents(spatial(block), columns)
+            fits = fits and _reads_at_own_point(block, done)
+            done.update(region.source for region in block.writes)
+        else:
+            fits = stores_points(block) and sorted(map(str, spatial(block))) == points
+        if not fits:
+            return False
+    return True
+
+
+def _reads_at_own_point(block: s_tir.SBlock, buffers: set[tirx.Var]) -> bool:
+    """Whether the block reads of some buffers only the point that it stores."""
+    point = [var for var, _ in _rows(block)]
+    loads = [load for load in nodes(block.body, ir.TensorLoad) if load.source in buffers]
+    indices = [without_unit_axes(load.source, load.indices) for load in loads]
+    return all(
+        len(index) == len(point) and all(i.same_as(var) for i, var in zip(index, point))
+        for index in indices
+    )
+
+
+def _reduced(block: s_tir.SBlock) -> Extents:
+    """The extents of the block's axes that are reduced and not 1."""
+    axes = [it for it in block.iter_vars if it.iter_type == tirx.IterVar.CommReduce]
+    return [extent for extent in map(_extent, axes) if not is_one(extent)]
+
+
 def _reads(block: s_tir.SBlock, other: s_tir.SBlock) -> bool:
     """Whether the block reads what the other writes."""
     return any(

@@ -136,24 +136,31 @@ def _merged(stmt: tirx.Stmt) -> tirx.Stmt:
         return stmt
     done: list[tirx.Stmt] = []
     for part in statements(stmt):
-        home = _home(part, done) if isinstance(part, tirx.For) else None
-        if home is None:
+        if not (isinstance(part, tirx.For) and _merged_into(done, part)):
             done.append(part)
-        else:
-            # What stands between the two loops comes before both.
-            done.append(_joined(done.pop(home), part))
     return sequence([_merged(part) for part in done])
 
 
-def _home(loop: tirx.For, done: list[tirx.Stmt]) -> int | None:
-    """The place of the earlier loop that this one can be merged into; None if there is none."""
+def _merged_into(done: list[tirx.Stmt], loop: tirx.For) -> bool:
+    """Merge a loop into an earlier one of the statements before it, if there is one for it."""
     places = [n for n, other in enumerate(done) if isinstance(other, tirx.For)]
-    if not places or not _may_merge(done[places[-1]], loop):
-        return None
-    own = Effects.of(done[places[-1]])
-    between = [Effects.of(stmt) for stmt in done[places[-1] + 1 :]]
-    is_free = all(stmt.is_known and not own.conflicts(stmt) for stmt in between)
-    return places[-1] if is_free else None
+    for place in reversed(places):
+        if not _may_merge(done[place], loop):
+            continue
+        between = [Effects.of(stmt) for stmt in done[place + 1 :]]
+        if _is_free(Effects.of(done[place]), between):
+            # What stands between the two loops comes before both.
+            done.append(_joined(done.pop(place), loop))
+            return True
+        if _is_free(Effects.of(loop), between):
+            done[place] = _joined(done[place], loop)
+            return True
+    return False
+
+
+def _is_free(own: Effects, others: list[Effects]) -> bool:
+    """Whether a statement may change places with others."""
+    return all(other.is_known and not own.conflicts(other) for other in others)
 
 
 def _may_merge(first: tirx.For, second: tirx.For) -> bool:

@@ -41,9 +41,8 @@ class Elementwise(ScheduleRule):
         sch, infos = kernel
         if not all(is_pointwise(sch, info) for info in infos):
             return None
-        programs = [
-            Program.of(sch, nest, []) for nest in pointwise_nests(sch, inline_cheap(sch, infos))
-        ]
+        nests = pointwise_nests(sch, inline_cheap(sch, infos), side_by_side=True)
+        programs = [Program.of(sch, nest, []) for nest in nests]
         if not all(programs):
             return None
         threads = thread_count(target)
