@@ -9,12 +9,19 @@ from typing import Any
 from babytriton import errors
 from babytriton.jit import register
 from babytriton.ops import cuda_code
+from babytriton.ops.refusals import Unsupported
 
 Sizes = int | tuple[int, ...] | Callable[..., int | tuple[int, ...]]
 """Along x, y and z; or a function of a call's arguments, tensors among them as meta tensors."""
 
 
-def cuda_function(source: str, *, name: str, cpu: Callable[..., Any]) -> Callable[..., Any]:
+def cuda_function(
+    source: str,
+    *,
+    name: str,
+    cpu: Callable[..., Any],
+    gradient: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
     """A device function of one's own, as an elementwise operator that fuses with others.
 
     In a function that is compiled for a GPU, it is called for each element; tensors are broadcast,
@@ -25,6 +32,7 @@ def cuda_function(source: str, *, name: str, cpu: Callable[..., Any]) -> Callabl
         source: CUDA C++ that defines ``__device__ T name(...)``, and perhaps what it needs.
         name: of the function.
         cpu: the same with torch, for tensors. It also tells the result's shape and dtype.
+        gradient: as :func:`babytriton.register` takes it; by default torch's own of ``cpu``.
 
     Returns:
         A function that compiled functions may call.
@@ -38,7 +46,11 @@ def cuda_function(source: str, *, name: str, cpu: Callable[..., Any]) -> Callabl
         raise errors.NotInSource(None, name, "__device__ function").error()
     own = cuda_code.defined(source, name)
     operator = _operator(name, cpu)
-    register(operator, build=lambda site, *args: cuda_code.build_function(site, own, args))
+
+    def build(site: Any, *args: Any) -> Any:
+        return cuda_code.build_function(site, own, args)
+
+    register(operator, build=build, gradient=gradient or _torchs)
     return operator
 
 
@@ -50,6 +62,7 @@ def cuda_kernel(
     block: Sizes,
     cpu: Callable[..., Any],
     out: Callable[..., Any] | None = None,
+    gradient: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """A CUDA kernel of one's own, as an operator.
 
@@ -64,6 +77,7 @@ def cuda_kernel(
         cpu: the same with torch. It runs where the program is not compiled for a GPU, where sizes
             are symbolic, and where the operator is called from Python.
         out: gives the results as meta tensors, from the arguments; by default ``cpu`` does.
+        gradient: as :func:`babytriton.register` takes it; by default torch's own of ``cpu``.
 
     Returns:
         A function that compiled functions may call.
@@ -84,8 +98,12 @@ def cuda_kernel(
     def build(site: Any, *args: Any) -> Any:
         return cuda_code.build_kernel(site, own, args, grid, block)
 
-    register(operator, build=build, meta=out)
+    register(operator, build=build, meta=out, gradient=gradient or _torchs)
     return operator
+
+
+def _torchs(*_: Any) -> Any:
+    raise Unsupported("torch's own gradient is taken")
 
 
 def _check(source: Any, name: Any, cpu: Any) -> None:

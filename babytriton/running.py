@@ -10,10 +10,11 @@ from tvm.ir import IRModule
 
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.lowering import Lowering, Output, Returned
-from babytriton.frontend.program import Computed, Hidden, Input, reader
+from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import ConstSpec, Signature
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.straight_line import straight_line
+from babytriton.recording import Differentiated, key_of, record
 from babytriton.runtime import interop
 from babytriton.runtime.direct import LARGE, DirectLauncher
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
@@ -36,6 +37,8 @@ class Runner:
     ) -> None:
         self._program, self._signature = program, signature
         self._device, *_ = program.devices
+        self.differentiated: Differentiated | None = None
+        """What torch's autograd is to know of calls, where gradients are asked for."""
         self._launcher = _launcher(program, mod, built)
         self._result = program.result
         self._writes = program.writes
@@ -49,16 +52,48 @@ class Runner:
             read.of(sizes or {}) if isinstance(read, Computed) else read(leaves)
             for _, read in self._inputs
         ]
+        outputs = self.outputs(parameters, sizes or {})
+        for write in self._writes:
+            parameters[write.input].copy_(outputs[write.index])
+        return filled(self._result, parameters, outputs, sizes or {})
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """What each parameter of the program gets."""
+        return self._program.inputs
+
+    def given(self, values: Mapping[Any, Any], sizes: Mapping[str, int]) -> list[Any]:
+        """The parameters of the program, of values by what they are.
+
+        Args:
+            values: a tensor or a number for the key of each input that is one.
+            sizes: the symbolic sizes of the call.
+        """
+        keys = [key_of(input) for input in self.inputs]
+        return [
+            read.of(sizes)
+            if isinstance(read, Computed)
+            else read(())
+            if key is None
+            else values[key]
+            for key, (_, read) in zip(keys, self._inputs)
+        ]
+
+    def outputs(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
+        """Run the program; torch's autograd takes note where gradients are asked for."""
+        if self.differentiated is None and not any(map(interop.is_wrapped, parameters)):
+            return self.launch(parameters)
+        return record(self, parameters, sizes)
+
+    def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
+        """Run the program on tensors that are checked first."""
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
         if self._writes:
             self._check_writes(parameters)
         read = [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
-        outputs = self._launcher(read)
-        for write in self._writes:
-            parameters[write.input].copy_(outputs[write.index])
-        return filled(self._result, parameters, outputs, sizes or {})
+        return self._launcher(read)
 
     def shortcut(self, arguments: Sequence[Any], guards: Sequence[Guard]) -> Shortcut | None:
         """A shorter way to run calls whose arguments are like these.
@@ -67,7 +102,7 @@ class Runner:
             arguments: of a call, in the order of the function's parameters.
             guards: what must still hold outside the function.
         """
-        if self._writes or self._sizes is not None:
+        if self._writes or self._sizes is not None or self.differentiated is not None:
             return None
         fixed = [isinstance(spec, ConstSpec) for spec in self._signature.specs]
         if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
@@ -141,6 +176,8 @@ def _input(
     """What the user calls an input of the program, and how a call reads it."""
     if isinstance(input, Computed):
         return "", input
+    if isinstance(input, Cotangent):
+        return "", lambda leaves: leaves[0]
     if isinstance(input, TorchCall):
         function = interop.packed(input)
         return "", lambda leaves: function

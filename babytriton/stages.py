@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import torch
 from tvm.ir import IRModule
 from tvm.tirx import PrimFunc
 
-from babytriton import building, dumping, errors
+from babytriton import building, dumping, errors, halves
 from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
@@ -22,12 +22,14 @@ from babytriton.frontend.captures import Guard
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
+from babytriton.halves import Halves
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
 from babytriton.plan import KernelLaunch
+from babytriton.recording import Differentiated
 from babytriton.running import Runner
-from babytriton.runtime import executable
+from babytriton.runtime import executable, interop
 from babytriton.runtime.shortcuts import Shortcut
 from babytriton.runtime.toolchain import require_gpu
 from babytriton.targets import Target
@@ -75,6 +77,9 @@ class Lowered:
         target: what it is compiled for.
         lowering: the Relax program and how a call fills it.
         node: the function's syntax tree.
+        again: lowers the function's gradient of an order, for the same signature.
+        order: of what gradient of the function this is; 0 for the function itself.
+        halves: what this leaves for the way back, where it is only the way forward.
     """
 
     name: str
@@ -83,6 +88,9 @@ class Lowered:
     target: Target
     lowering: lowering.Lowering
     node: FunctionNode
+    again: Callable[[int], Lowered] | None = None
+    order: int = 0
+    halves: Halves | None = None
 
     @classmethod
     def of(
@@ -93,20 +101,26 @@ class Lowered:
         target: Target,
         dimensions: Dimensions,
         table: Mapping[Callee, Op],
+        order: int = 0,
     ) -> Lowered:
-        """Lower a function, with the given row for each torch callable.
+        """Lower a function, or its gradient, with the given row for each torch callable.
 
         Raises:
             CompileError: the function cannot be compiled.
             NeedsConstant: a float argument must be a constant for it to be compiled.
             Related: symbolic sizes have turned out to be equal, or constant.
         """
-        with executable.COMPILE_LOCK:
+        with executable.COMPILE_LOCK, interop.outside_transforms():
             node = Source.of(fn).node
             device = device_of(signature, target)
             target = target.resolved(device.index)
-            found = lowering.lower(fn, signature, device, dimensions, target, table)
-        return cls(name_of(fn), parameters, signature, target, found, node)
+            found = lowering.lower(fn, signature, device, dimensions, target, table, order)
+
+        def again(order: int) -> Lowered:
+            fresh = dimensions.restarted({})
+            return cls.of(fn, parameters, signature, target, fresh, table, order)
+
+        return cls(name_of(fn), parameters, signature, target, found, node, again, order)
 
     @property
     def mod(self) -> IRModule:
@@ -133,11 +147,46 @@ class Lowered:
         """The program as Relax, before any pass."""
         return str(self.mod.script())
 
+    def gradient(self) -> Lowered:
+        """The function's gradient, as a function of its arguments and of those of its results.
+
+        It is what torch's autograd runs where a gradient is to have a gradient.
+
+        Raises:
+            ValueError: no argument and no captured tensor requires grad.
+        """
+        if self.lowering.gradient is None or self.again is None:
+            raise errors.NothingRequiresGrad(None, self.name).error()
+        return self.again(self.order + 1)
+
+    @cached_property
+    def forward(self) -> Lowered:
+        """What runs at a call: all of it, or what is not left for the way back."""
+        if self.lowering.gradient is None or self.halves is not None:
+            return self
+        with executable.COMPILE_LOCK, ours("dividing the gradient"):
+            forward, found = halves.divided(self.lowering, self.signature)
+        return replace(self, lowering=forward, halves=found)
+
+    @property
+    def backward(self) -> Lowered:
+        """What runs on the way back: of what is saved, the gradients of what requires grad.
+
+        Raises:
+            ValueError: no argument and no captured tensor requires grad.
+        """
+        found = self.forward.halves
+        if found is None:
+            raise errors.NothingRequiresGrad(None, self.name).error()
+        name = f"{self.name}_backward"
+        return Lowered(name, found.parameters, found.signature, self.target, found.back, self.node)
+
     def schedule(self) -> Scheduled:
         """Fuse operators into TensorIR functions and give each its loops."""
+        forward = self.forward
         with executable.COMPILE_LOCK, ours("scheduling"):
-            mod = pipeline.fuse_and_schedule(self.mod, self.target)
-        return Scheduled(self, mod)
+            mod = pipeline.fuse_and_schedule(forward.mod, self.target)
+        return Scheduled(forward, mod)
 
     def compile(self) -> Compiled:
         """Schedule, and compile to machine code."""
@@ -210,10 +259,35 @@ class Compiled:
         """The TensorIR functions, by their names; each knows the lines that it covers."""
         return self.scheduled.kernels
 
+    @cached_property
+    def backward(self) -> Compiled:
+        """What runs on the way back: of what was saved, the gradients of what requires grad.
+
+        It is compiled when it is first asked for; its signature says what is saved.
+
+        Raises:
+            ValueError: no argument and no captured tensor requires grad.
+        """
+        return self.scheduled.lowered.backward.compile()
+
+    @cached_property
+    def _gradient(self) -> Compiled:
+        """The gradient of this, with a gradient of its own."""
+        again = self.scheduled.lowered.again
+        assert again is not None
+        return again(self.scheduled.lowered.order + 1).compile()
+
     @property
     def guards(self) -> tuple[Guard, ...]:
         """What must still hold outside the function for this to be its program."""
         return self.scheduled.lowered.lowering.guards
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arguments that a call writes to."""
+        program, leaves = self.scheduled.lowered.lowering, self.signature.leaves()
+        inputs = [program.inputs[write.input] for write in program.writes]
+        return tuple(leaves[input].path for input in inputs if isinstance(input, int))
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether this is the program for a call whose key it was found by.
@@ -337,7 +411,13 @@ class Compiled:
         for device in lowered.lowering.devices:
             if device.type == "cuda":
                 require_gpu(lowered.name, _cuda_arch(self.target, device.index), device.index)
-        return Runner(scheduled.lowered.lowering, self.signature, scheduled.mod, self.executable)
+        program = lowered.lowering
+        runner = Runner(program, self.signature, scheduled.mod, self.executable)
+        if lowered.halves is not None:
+            halves, order = lowered.halves.division, lowered.order
+            backward, gradient = lambda: self.backward._runner, lambda: self._gradient._runner
+            runner.differentiated = Differentiated(halves, order, backward, gradient)
+        return runner
 
 
 class Shown(Protocol):

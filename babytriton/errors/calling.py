@@ -34,6 +34,28 @@ class ArgumentType(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class ReadOnlyArray(CallDiagnostic):
+    code = "BT118"
+    title = "argument `{name}` is written to in place"
+    label = "the array is read-only, or lies backwards in memory: torch has no tensor for it"
+    hint = "pass a copy of it"
+    exception = ValueError
+    name: str
+
+
+@dataclass(frozen=True)
+class MixedArrays(CallDiagnostic):
+    code = "BT117"
+    title = "argument `{name}`: another kind of array"
+    label = "{kind} was given, and {other_kind} for `{other}`"
+    hint = "give all arrays of a call as one kind"
+    name: str
+    other: str
+    kind: str
+    other_kind: str
+
+
+@dataclass(frozen=True)
 class ArgumentDtype(CallDiagnostic):
     code = "BT102"
     title = "argument `{name}`: wrong dtype"
@@ -80,8 +102,28 @@ class ArgumentLayout(CallDiagnostic):
 class ArgumentRequiresGrad(CallDiagnostic):
     code = "BT106"
     title = "`{name}` requires grad"
-    label = "the compiled function has no gradient, the result would be cut off from it"
+    label = "a kernel has no gradient, what it writes would be cut off from it"
     hint = "use {name}.detach(), or call under torch.no_grad()"
+    exception = ValueError
+    name: str
+
+
+@dataclass(frozen=True)
+class WrittenRequiresGrad(CallDiagnostic):
+    code = "BT116"
+    title = "`{name}` is written to in place, and gradients flow through it"
+    label = "a compiled function writes only to tensors that have no gradient"
+    hint = "write to {name}.clone() and return that, or call under torch.no_grad()"
+    exception = RuntimeError
+    name: str
+
+
+@dataclass(frozen=True)
+class NothingRequiresGrad(CallDiagnostic):
+    code = "BT115"
+    title = "`{name}` was compiled without gradients"
+    label = "no argument of it and no captured tensor requires grad"
+    hint = "lower it for arguments that require grad"
     exception = ValueError
     name: str
 

@@ -288,6 +288,17 @@ class Unavailable(Diagnostic):
 
 
 @dataclass(frozen=True)
+class NoGradient(Diagnostic):
+    code = "BT065"
+    title = "`{name}` has no gradient"
+    label = "a gradient is asked for, and it flows through here"
+    note = "{why}"
+    hint = "detach() what needs none, call under torch.no_grad(), or register a gradient for it"
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
 class RowFailed(Diagnostic):
     code = "BT041"
     title = "the row registered for `{function}` failed"

@@ -29,8 +29,11 @@ def call(
     name = at.source.segment(node.func) if isinstance(node, ast.Call) else type(fn).__name__
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         if library.is_library_function(fn):
-            return library.call_library(builder, fn, args, kwargs)
+            found = library.call_library(builder, fn, args, kwargs)
+            builder.note_unknown(name, (args, kwargs), found)
+            return found
         result, written = tensorir.call_by_name(builder, name, fn, args, kwargs)
+        builder.note_unknown(name, (args, kwargs), (result, [new for _, new in written]))
         for tensor, contents in written:
             builder.call(torch.Tensor.copy_, (tensor, contents), {})
         return result

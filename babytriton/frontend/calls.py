@@ -19,7 +19,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import beyond, builtins, effects, modules, outside
 from babytriton.frontend.callee import seen_through, signature_of
-from babytriton.frontend.captures import Place
+from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.source import Source
@@ -106,6 +106,8 @@ def call(
         at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *refused))
     if effects.is_effect(fn):
         return effects.emit(at, node, fn, args, kwargs)
+    if fn is torch.is_grad_enabled:
+        return _records_gradients(at)
     if isinstance(fn, LocalFunction):
         return _inline_local(at, node, fn, args, kwargs)
     if isinstance(fn, torch.nn.Module):
@@ -272,6 +274,15 @@ def _getattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str, *default: 
         if default:
             return default[0]
         at.fail(errors.NoAttribute(at.span(node), f"a {type(owner).__name__}", name))
+
+
+def _records_gradients(at: CodeGenerator) -> bool:
+    """``torch.is_grad_enabled()``: as it is at the call, but in blocks that turn it off."""
+    now = torch.is_grad_enabled()
+    place = Place("torch.is_grad_enabled()", torch.is_grad_enabled)
+    guard = Guard(place, lambda found: found == now, str(now))
+    at.program.captures.watch(("torch.is_grad_enabled",), guard)
+    return now and not at.program.builder.tape.is_off
 
 
 def _super(at: CodeGenerator, node: ast.AST) -> Any:

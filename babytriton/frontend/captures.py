@@ -154,8 +154,8 @@ class Captures:
         if known is None:
             input, type = self.tensor(place, value)
             known = self._tensors[id(value)] = (value, input, place)
-            device = value.device
-            fits = functools.partial(_fits, type=type, device=device)
+            device, grad = value.device, records(value)
+            fits = functools.partial(_fits, type=type, device=device, grad=grad)
             self.guards.append(Guard(place, fits, described(value)))
         else:
             # Two names of one tensor share an input for as long as they are one tensor.
@@ -225,7 +225,15 @@ def _same_function(value: types.FunctionType) -> Callable[[Any], bool]:
     return lambda now: now is value and now.__code__ is code
 
 
-def _fits(now: Any, type: TensorType, device: torch.device) -> bool:
+def records(tensor: torch.Tensor) -> bool:
+    """Whether torch records what is computed from a tensor now, for its gradient."""
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _fits(now: Any, type: TensorType, device: torch.device, grad: bool) -> bool:
     return (
-        isinstance(now, torch.Tensor) and type.covers(TensorType.of(now)) and now.device == device
+        isinstance(now, torch.Tensor)
+        and type.covers(TensorType.of(now))
+        and now.device == device
+        and records(now) == grad
     )

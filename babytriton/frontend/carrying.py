@@ -38,6 +38,8 @@ class Slot:
         self._model = initial
         self.var = regions.carried(name, _type_of(initial))
         self.inside = self._value(program, self.var)
+        if program.builder.tape.running and not isinstance(self.inside, Scalar):
+            program.builder.tape.follow(self.inside)
         self.result: Any = None
         self.leaf: Any = None
 

@@ -1,4 +1,4 @@
-"""``with`` blocks: those that mean nothing where no gradients are recorded, and no others."""
+"""``with`` blocks: devices, what stops gradients, and what means nothing to a program."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ class Contexts(Assignments, ControlFlow):
         entered = self._entered(item, manager)
         if item.optional_vars is not None:
             self.bind(item.optional_vars, entered)
+        if isinstance(manager, _NO_GRADIENTS):
+            with self.program.builder.tape.off():
+                return self._enter(node, rest)
         if not isinstance(manager, device):
             return self._enter(node, rest)
         placement = self.program.builder.placement
@@ -53,7 +56,7 @@ class Contexts(Assignments, ControlFlow):
                 return manager
             return self._refuse(item, "cast where it is meant: x.to(torch.bfloat16)")
         if isinstance(manager, torch.enable_grad):
-            return self._refuse(item, "leave it out: compiled functions record no gradients")
+            return self._refuse(item, "leave it out: gradients are on, unless turned off")
         if isinstance(manager, torch.device):
             return self._refuse(item, "say where to compute: with bt.device(...):")
         return self._refuse(item, "put it around the call of the compiled function")

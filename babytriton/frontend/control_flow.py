@@ -254,7 +254,8 @@ class ControlFlow(Visitor):
             for path, side in zip(paths, taken)
         )
         if then_part[1] or program.builder.effects > effects:
-            found = program.builder.regions.branch(condition.expr, then_part, else_part)
+            with program.blaming(self.span(node), "if", ()):
+                found = program.builder.regions.branch(condition.expr, then_part, else_part)
             join.fill(found)
             for storage, expr in zip(storages, found[len(join.pairs) :]):
                 storage.expr, storage.version = expr, object()

@@ -165,7 +165,8 @@ class Loops(Assignments, ControlFlow):
         if exits.flags:
             return self._run_counting(node, items, start, count)
         run = self.program.builder.regions.counted_loop
-        found = run(int64(count), index, state.states, state.initial(), (region, state.results))
+        with self.program.blaming(self.span(node.iter), "for", ()):
+            found = run(int64(count), index, state.states, state.initial(), (region, state.results))
         return state.finish(found, True)
 
     def _run_counting(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
@@ -208,7 +209,9 @@ class Loops(Assignments, ControlFlow):
     def _run(self, node: ast.For | ast.While, state: LoopState, region: Region) -> Exits:
         self._require_types(node, state)
         run = self.program.builder.regions.while_loop
-        found = run(state.states, state.initial(), (region, state.results))
+        head = node.test if isinstance(node, ast.While) else node.iter
+        with self.program.blaming(self.span(head), "loop", ()):
+            found = run(state.states, state.initial(), (region, state.results))
         return state.finish(found, False)
 
     def _require_types(self, node: ast.For | ast.While, state: LoopState) -> None:

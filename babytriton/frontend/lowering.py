@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.refusals import Related
+from babytriton.ops.reverse.sweep import sweep
 from babytriton.ops.sizes import SYMBOLIC, is_symbolic, symbolic_in
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
@@ -77,6 +79,26 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Gradient:
+    """Where a program has its gradients.
+
+    Attributes:
+        inputs: the numbers of the inputs that it gives gradients of.
+        outputs: for each of these, the number of the output that is the gradient; ``None`` where
+            no result depends on the input.
+        results: how many outputs stand before the gradients.
+        differentiable: of those, the numbers of the ones that gradients flow through.
+        order: 0 for gradients of the function; 1 for those of its gradient; and so on.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int | None, ...]
+    results: int
+    differentiable: tuple[int, ...]
+    order: int
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A function as a Relax program.
 
@@ -92,6 +114,7 @@ class Lowering:
         rows: the table's rows that built Relax.
         sizes: its symbolic sizes; ``None`` without any.
         devices: that it computes on, the one it is called on first.
+        gradient: where it gives gradients; ``None`` if none are asked for.
     """
 
     mod: IRModule
@@ -104,6 +127,7 @@ class Lowering:
     rows: tuple[Op, ...]
     sizes: Sizes | None
     devices: tuple[torch.device, ...]
+    gradient: Gradient | None = None
 
 
 def lower(
@@ -113,8 +137,12 @@ def lower(
     dimensions: Dimensions,
     target: Target,
     table: Mapping[Callee, Op],
+    order: int = 0,
 ) -> Lowering:
     """Compile a Python function to Relax.
+
+    Where gradients of its inputs are asked for, the program gives these as well, of gradients of
+    its results that it takes.
 
     Args:
         fn: a function, a method with the object it is bound to, a module, or another object
@@ -124,6 +152,8 @@ def lower(
         dimensions: names the symbolic sizes of what it captures, as it did in the signature.
         target: what it is compiled for there.
         table: the row of each torch callable.
+        order: 0 for the function; 1 for its gradient as a function of its arguments and of the
+            gradients of its results; and so on.
 
     Raises:
         CompileError: the function cannot be compiled; it points at the user's line.
@@ -133,7 +163,8 @@ def lower(
     source = Source.of(fn)
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
     program = Program(Builder(table, device, target, symbols), dimensions)
-    entry = name_of(fn) if name_of(fn).isidentifier() else "main"
+    name = name_of(fn) if name_of(fn).isidentifier() else "main"
+    entry = name + "_gradient" * order
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
     # An exception must not leave an open frame, so it is raised again once they are closed.
@@ -145,6 +176,12 @@ def lower(
             if symbols is not None:
                 symbols.require_unrelated()
             writes = _writes(program, outputs)
+            if not order:
+                _require_own(program)
+            with program.blaming(body.span(body.returns_at), "the gradient", ()):
+                gradient = _gradient(program, outputs, order)
+            if order and gradient is not None:
+                result, writes = tuple(map(Output, range(gradient.results))), ()
             if program.builder.regions.used and program.builder.placement.span is not None:
                 span = program.builder.placement.span
                 program.fail(errors.DevicesInControlFlow(span))
@@ -168,6 +205,7 @@ def lower(
         tuple(program.builder.rows),
         None if symbols is None else _sizes(program, symbols),
         program.builder.placement.devices,
+        gradient,
     )
 
 
@@ -223,7 +261,60 @@ def _compiled(
 def _declare(program: Program, index: int, leaf: Leaf) -> Value:
     if isinstance(leaf.spec, FloatSpec):
         return program.number(index, leaf.path, leaf.spec.sample)
-    return program.argument(index, leaf.path, leaf.spec.type)
+    return program.argument(index, leaf.path, leaf.spec)
+
+
+def _require_own(program: Program) -> None:
+    """Refuse to write into inputs that gradients flow through."""
+    for index, value in program.written().items():
+        assert value.storage is not None
+        is_followed = program.builder.tape.find(value.storage.expr) is not None
+        if index in program.differentiable or is_followed:
+            raise errors.WrittenRequiresGrad(None, program.path_of(index)).error()
+
+
+def _gradient(program: Program, outputs: list[relax.Expr], order: int) -> Gradient | None:
+    """Emit the gradients, as further outputs; for a higher order they replace the others."""
+    builder = program.builder
+    wanted = dict(program.differentiable)
+    if not wanted:
+        return None
+    for level in range(order + 1):
+        results = [(i, builder.tape.find(expr)) for i, expr in enumerate(outputs)]
+        followed = [(i, value) for i, value in results if value is not None]
+        cotangents = {}
+        for i, value in followed:
+            number = len(program.inputs)
+            cotangents[number] = program.cotangent(value, i, level)
+        last = level == order
+        for value in () if last else cotangents.values():
+            builder.tape.follow(value)
+        steps = list(builder.tape.steps)
+        with builder.tape.paused() if last else nullcontext():
+            given = [(outputs[i], grad) for (i, _), grad in zip(followed, cotangents.values())]
+            found = sweep(builder, steps, given)
+        grads = {i: found.get(value.made) for i, value in wanted.items()}
+        _name_gradients(program, grads, [*cotangents.values(), *wanted.values()])
+        if not last:
+            outputs[:] = [grad.expr for grad in grads.values() if grad is not None]
+            wanted |= cotangents
+    number = len(outputs)
+    outputs += [grad.expr for grad in grads.values() if grad is not None]
+    numbers = iter(range(number, len(outputs)))
+    places = tuple(None if grad is None else next(numbers) for grad in grads.values())
+    through = tuple(i for i, _ in followed)
+    return Gradient(tuple(wanted), places, number, through, order)
+
+
+def _name_gradients(
+    program: Program, grads: Mapping[int, Value | None], inputs: Sequence[Value]
+) -> None:
+    """Call gradients after what they are of."""
+    named = {value.made for value in inputs}
+    for i, grad in grads.items():
+        if grad is not None and isinstance(grad.made, relax.Var) and grad.made not in named:
+            named.add(grad.made)
+            program.builder.name(f"grad_{program.name_of(i)}", grad)
 
 
 def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:

@@ -144,7 +144,8 @@ class Forward:
         self.__name__ = type(module).__name__
 
     def __call__(self, state: Mapping[str, torch.Tensor], /, *args: Any, **kwargs: Any) -> Any:
-        if not any(tensor.is_meta for tensor in state.values()):
+        # To be typed, or differentiated, it is called on other tensors than its own.
+        if not any(tensor.is_meta or tensor.requires_grad for tensor in state.values()):
             return self._module.forward(*args, **kwargs)
         inside = {f"module.{name}": tensor for name, tensor in state.items()}
         return torch.func.functional_call(_WithoutHooks(self._module), inside, args, kwargs)

@@ -38,7 +38,7 @@ def refusal(fn: Any) -> tuple[str, str] | None:
     if name in _CHANGING_METHODS and getattr(owner, "__module__", "") == "datetime":
         return _ANEW, _ARGUMENT
     if fn is torch.set_grad_enabled:
-        return "compiled functions record no gradients", "leave it out, or use torch.no_grad()"
+        return "it changes a setting of the process", "use with torch.no_grad(): in its place"
     if module.partition(".")[0] == "torch" and name.startswith(_TORCH_SETTINGS):
         return "it changes a setting of the process", "call it outside the function"
     return None

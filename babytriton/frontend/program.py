@@ -14,9 +14,10 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
-from babytriton.frontend.captures import Captures, Place
+from babytriton.frontend.captures import Captures, Place, records
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.scope import Scope
+from babytriton.frontend.signature import TensorSpec
 from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
@@ -25,6 +26,7 @@ from babytriton.ops.refusals import (
     MixedDevices,
     Mutation,
     NeedsData,
+    NoGradient,
     Related,
     RowFailed,
     Unavailable,
@@ -32,6 +34,7 @@ from babytriton.ops.refusals import (
     WrongDevice,
 )
 from babytriton.ops.regions import Region
+from babytriton.ops.reverse.tape import still
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
 from babytriton.types import TensorType, find_dtype, size_text
 
@@ -41,9 +44,15 @@ MAX_DEPTH = 40
 
 @dataclass(frozen=True)
 class Hidden:
-    """A tensor from outside the function that the program reads at each call."""
+    """A tensor from outside the function that the program reads at each call.
+
+    Attributes:
+        place: where.
+        number: among those of the program.
+    """
 
     place: Place
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,23 @@ class Computed:
     of: Callable[[Mapping[str, int]], Any]
 
 
+@dataclass(frozen=True)
+class Cotangent:
+    """The gradient of a result, which the program goes back from.
+
+    Attributes:
+        output: the number of the result.
+        order: 0 for a result of the function; 1 for a gradient that order 0 leads to; and so on.
+    """
+
+    output: int
+    order: int = 0
+
+
 Argument = int | Hidden
-Input = Argument | Computed | TorchCall
+Input = Argument | Computed | TorchCall | Cotangent
 """What a parameter of the program gets: the i-th leaf of the call's arguments, a captured
-tensor, a number that depends on sizes, or the torch call of a fallback."""
+tensor, a number that depends on sizes, the torch call of a fallback, or a gradient."""
 
 
 def reader(input: Argument) -> Callable[[Sequence[Any]], Any]:
@@ -91,6 +113,8 @@ class Program:
     inputs: list[Input] = field(default_factory=list)
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
+    differentiable: dict[int, Value] = field(default_factory=dict)
+    """Those that gradients are asked of, as they are given."""
     types: list[tuple[Argument, str, TensorType]] = field(default_factory=list)
     """Each of them: what it is, what the user calls it, and its type with names of sizes."""
     trail: list[Span] = field(default_factory=list)
@@ -114,10 +138,16 @@ class Program:
         if self.builder.symbols is not None:
             self.builder.symbols.declare = self._size
 
-    def argument(self, index: int, path: str, type: TensorType) -> Value:
+    def argument(self, index: int, path: str, spec: TensorSpec) -> Value:
         """Declare the tensor that is the ``index``-th leaf of the call's arguments."""
-        self.types.append((index, path, type))
-        return self._declare(index, path, type)
+        self.types.append((index, path, spec.type))
+        return self._declare(index, path, spec.type, spec.requires_grad)
+
+    def cotangent(self, result: Value, output: int, order: int) -> Value:
+        """Declare the gradient of a result of the program."""
+        found = self.builder.cotangent(self.unique("grad"), result)
+        self.inputs.append(Cotangent(output, order))
+        return found
 
     def number(self, index: int, path: str, sample: float) -> Scalar:
         """Declare the float that is the ``index``-th leaf of the call's arguments."""
@@ -130,9 +160,9 @@ class Program:
         type = self.dimensions.captured(place.path, TensorType.of(tensor))
         if type.dims and self.builder.symbols is None:
             raise Related({})
-        hidden = Hidden(place)
+        hidden = Hidden(place, sum(isinstance(input, Hidden) for input in self.inputs))
         self.types.append((hidden, place.path, type))
-        return self._declare(hidden, place.path, type), type
+        return self._declare(hidden, place.path, type, records(tensor)), type
 
     def _size(self, size: torch.SymInt) -> Any:
         """The input for a size that is computed from others."""
@@ -153,9 +183,12 @@ class Program:
         # Read where it is used: the last use may have been in a part that is not always run.
         return self.builder.read_float(self._numbers[text], None, symbols.sample(number))
 
-    def _declare(self, input: Input, path: str, type: TensorType) -> Value:
+    def _declare(self, input: Input, path: str, type: TensorType, gradient: bool) -> Value:
         value = self.builder.argument(self.unique(path), type)
         self.parameters[len(self.inputs)] = value
+        if gradient:
+            self.builder.tape.follow(value)
+            self.differentiable[len(self.inputs)] = still(value)
         if value.storage is not None:
             value.storage.is_callers = True
         self.inputs.append(input)
@@ -166,7 +199,7 @@ class Program:
         """Inside, a part of the function is compiled apart from the rest."""
         self.apart += 1
         try:
-            with Region() as region:
+            with self.builder.regions.part() as region:
                 yield region
         finally:
             self.apart -= 1
@@ -195,6 +228,17 @@ class Program:
     def input_of(self, value: Value) -> int | None:
         """The number of the input that a tensor is, if it is the caller's own."""
         return next((i for i, known in self.parameters.items() if known is value), None)
+
+    def path_of(self, index: int) -> str:
+        """What the user calls a tensor among the inputs."""
+        input = self.inputs[index]
+        return next(path for known, path, _ in self.types if known == input)
+
+    def name_of(self, index: int) -> str:
+        """An identifier for an input: what the user calls it, or the gradient that it is."""
+        if isinstance(self.inputs[index], Cotangent):
+            return "grad"
+        return re.sub(r"\W+", "_", self.path_of(index)).strip("_")
 
     def claims_name(self, value: Value) -> bool:
         """Whether a value still has the name the builder made up; says so once."""
@@ -275,6 +319,8 @@ class Program:
             self.fail(errors.Unavailable(span, what, str(error), error.instead))
         except UnsupportedDtype as error:
             self.fail(errors.UnsupportedDtype(span, str(error)))
+        except NoGradient as error:
+            self.fail(errors.NoGradient(error.span or span, error.name, str(error)))
         except WrongDevice as error:
             self.fail(errors.OtherDevice(span, str(error)))
         except MixedDevices as error:
@@ -311,6 +357,8 @@ def describe(value: Any) -> str:
 
 def _listed(operands: Any) -> list[Any]:
     """The operands of a call one by one, whether or not it has keywords."""
+    if not operands:
+        return []
     keywords = operands[1] if len(operands) == 2 and isinstance(operands[1], dict) else {}
     positional = operands[0] if isinstance(operands[0], tuple) and keywords is operands[1] else None
     return [*(operands if positional is None else positional), *keywords.values()]

@@ -31,10 +31,17 @@ CONSTANTS = (bool, int, str, type(None), torch.dtype, torch.device, Absent)
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor argument: its type, and the device it was on."""
+    """A tensor argument.
+
+    Attributes:
+        type: of it.
+        device: it was on.
+        requires_grad: whether gradients of it are asked for.
+    """
 
     type: TensorType
     device: torch.device
+    requires_grad: bool = False
 
     def __str__(self) -> str:
         return str(self.type)
@@ -149,17 +156,34 @@ class Signature:
 
 
 class Parameters:
-    """The parameters of a function, and how a call's arguments bind to them."""
+    """The parameters of a function, and how a call's arguments bind to them.
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._name = name_of(fn)
-        self._signature = signature_of(fn)
+    Args:
+        name: of the function.
+        signature: of it.
+        fills: whether defaults are filled in.
+    """
+
+    def __init__(self, name: str, signature: inspect.Signature, fills: bool = True) -> None:
+        self._name = name
+        self._signature = signature
+        self._fills = fills
         parameters = self._signature.parameters.values()
         self.names = tuple(self._signature.parameters)
         simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-        # The hooks of a module see what was given, without defaults.
-        self._fills = not isinstance(fn, torch.nn.Module)
         self._simple = all(parameter.kind in simple for parameter in parameters)
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any]) -> Parameters:
+        """Those of a function, or of a module's ``forward``."""
+        # The hooks of a module see what was given, without defaults.
+        return cls(name_of(fn), signature_of(fn), not isinstance(fn, torch.nn.Module))
+
+    @classmethod
+    def named(cls, name: str, names: Sequence[str]) -> Parameters:
+        """Those of a program that no Python function stands for."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in names]))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The value of each parameter, in order, defaults filled in; for a module, ``ABSENT``.
@@ -211,7 +235,8 @@ def is_static(path: str, static: frozenset[str]) -> bool:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return (value.dtype, value.shape, value.device, value.layout)
+        grad = value.requires_grad and torch.is_grad_enabled()
+        return (value.dtype, value.shape, value.device, value.layout, grad)
     if isinstance(value, float):
         return float
     kind = type(value)
@@ -243,7 +268,8 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
     if isinstance(value, Tensor):
         return TensorSpec(dims.described(path, value), torch.device("meta"))
     if isinstance(value, float):
-        return ConstSpec(value) if is_static(path, static) else FloatSpec(value)
+        # As Python's own: NumPy has a subclass.
+        return ConstSpec(value) if is_static(path, static) else FloatSpec(float(value))
     if isinstance(value, (tuple, list)):
         items = [_describe(f"{path}[{i}]", x, static, dims) for i, x in enumerate(value)]
         return SequenceSpec(value, tuple(items))
@@ -279,8 +305,6 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
 def _refuse_type(path: str, value: Any) -> NoReturn:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     given = f"an instance of {kind}"
-    if kind == "numpy.ndarray":
-        raise errors.ArgumentType(None, path, given, f"pass torch.from_numpy({path})").error()
     raise errors.ArgumentType(None, path, given).error()
 
 
@@ -292,7 +316,8 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         expected = f"one of {', '.join(dtype.name for dtype in DTYPES)}"
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
-    return TensorSpec(dims.argument(path, TensorType.of(tensor)), tensor.device)
+    requires_grad = tensor.requires_grad and torch.is_grad_enabled()
+    return TensorSpec(dims.argument(path, TensorType.of(tensor)), tensor.device, requires_grad)
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

@@ -5,8 +5,10 @@ from babytriton.ops import (
     attention,
     casts,
     classification,
+    classification_parts,
     convolution,
     creation,
+    dropout,
     einsum,
     elementwise,
     indexing,
@@ -16,6 +18,7 @@ from babytriton.ops import (
     logic,
     losses,
     math,
+    moments,
     normalization,
     norms,
     padding,
@@ -26,7 +29,9 @@ from babytriton.ops import (
     scattering,
     shape,
     sorting,
+    standardizing,
     subscript,
+    unpooling,
 )
 from babytriton.ops.table import index
 
@@ -36,7 +41,9 @@ ROWS = (
     *logic.ROWS,
     *casts.ROWS,
     *activations.ROWS,
+    *dropout.ROWS,
     *reductions.ROWS,
+    *moments.ROWS,
     *norms.ROWS,
     *scans.ROWS,
     *normalization.ROWS,
@@ -58,4 +65,13 @@ ROWS = (
     *interpolation.ROWS,
     *sorting.ROWS,
 )
-TABLE = index(ROWS)
+PARTS = (
+    *reductions.PARTS,
+    *moments.PARTS,
+    *scans.PARTS,
+    *standardizing.PARTS,
+    *classification_parts.PARTS,
+    *dropout.PARTS,
+    *unpooling.PARTS,
+)
+TABLE = index((*ROWS, *PARTS))

@@ -9,24 +9,26 @@ from typing import Any
 from tvm import tirx
 
 from babytriton.ops import numerics
+from babytriton.ops.gradients import activations as gradients
+from babytriton.ops.gradients import random
 from babytriton.ops.numerics import like
 from babytriton.ops.pointwise import elementwise, number, spelled
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import Random
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 
-RANDOM = "it draws random numbers"
 
-
-def _activation(name: str, fn: Callable[..., Any], *calls: Any, **parameters: Any) -> Op:
+def _activation(
+    name: str, fn: Callable[..., Any], gradient: Callable[..., Any], **parameters: Any
+) -> Op:
     """A row of one tensor, whose element is ``fn(element, *numbers)``.
 
     Args:
         name: of the row.
         fn: gives an element.
-        calls: its callables, if not the ones of its name.
+        gradient: of the row.
         parameters: the names of the numbers that follow the tensor, and their defaults.
     """
     names = tuple(parameters)
@@ -37,7 +39,7 @@ def _activation(name: str, fn: Callable[..., Any], *calls: Any, **parameters: An
         numbers = [given.get(key, default) for key, default in parameters.items()]
         return elementwise(site, name, lambda x: fn(x, *numbers), input)
 
-    return Op(name, calls or spelled(name), build)
+    return Op(name, spelled(name), build, gradient=gradient)
 
 
 def _relu(x: Any) -> Any:
@@ -64,7 +66,7 @@ def _elu(x: Any, alpha: float, scale: float = 1, input_scale: float = 1) -> Any:
 
 
 def _selu(x: Any) -> Any:
-    return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+    return _elu(x, *gradients.SELU)
 
 
 def _celu(x: Any, alpha: float) -> Any:
@@ -153,7 +155,7 @@ def _rrelu(
     inplace: bool = False,
 ) -> Any:
     if training:
-        raise Unsupported(RANDOM)
+        raise Random
     return elementwise(site, "rrelu", lambda x: _leaky_relu(x, (lower + upper) / 2), input)
 
 
@@ -189,32 +191,26 @@ def _glu(site: Site, input: Value, dim: int = -1) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    _activation("relu", _relu),
-    _activation("relu6", _relu6),
-    _activation("leaky_relu", _leaky_relu, negative_slope=0.01),
-    _activation("elu", _elu, alpha=1.0),
-    _activation("selu", _selu),
-    _activation("celu", _celu, alpha=1.0),
-    _activation("gelu", _gelu, approximate="none"),
-    _activation("silu", _silu),
-    _activation("mish", _mish),
-    _activation("softplus", _softplus, beta=1, threshold=20),
-    _activation("logsigmoid", _logsigmoid),
-    _activation("hardtanh", _hardtanh, min_val=-1.0, max_val=1.0),
-    _activation("hardsigmoid", _hardsigmoid),
-    _activation("hardswish", _hardswish),
+    _activation("relu", _relu, gradients.relu),
+    _activation("relu6", _relu6, gradients.relu6),
+    _activation("leaky_relu", _leaky_relu, gradients.leaky_relu, negative_slope=0.01),
+    _activation("elu", _elu, gradients.elu, alpha=1.0),
+    _activation("selu", _selu, gradients.selu),
+    _activation("celu", _celu, gradients.celu, alpha=1.0),
+    _activation("gelu", _gelu, gradients.gelu, approximate="none"),
+    _activation("silu", _silu, gradients.silu),
+    _activation("mish", _mish, gradients.mish),
+    _activation("softplus", _softplus, gradients.softplus, beta=1, threshold=20),
+    _activation("logsigmoid", _logsigmoid, gradients.logsigmoid),
+    _activation("hardtanh", _hardtanh, gradients.hardtanh, min_val=-1.0, max_val=1.0),
+    _activation("hardsigmoid", _hardsigmoid, gradients.hardsigmoid),
+    _activation("hardswish", _hardswish, gradients.hardswish),
     Op("softsign", spelled("softsign"), decompose=_softsign),
     Op("tanhshrink", spelled("tanhshrink"), decompose=_tanhshrink),
-    Op("hardshrink", spelled("hardshrink"), _hardshrink),
-    Op("softshrink", spelled("softshrink"), _softshrink),
-    Op("threshold", spelled("threshold"), _threshold),
-    Op("rrelu", spelled("rrelu"), _rrelu),
-    Op("prelu", spelled("prelu"), _prelu),
-    Op("glu", spelled("glu"), _glu),
-    *(
-        # Outside training torch hands the input back, and no row is asked.
-        Op(name, spelled(name), why=RANDOM)
-        for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
-    ),
-    *(Op(name, spelled(name), why=RANDOM) for name in ("dropout1d", "dropout2d", "dropout3d")),
+    Op("hardshrink", spelled("hardshrink"), _hardshrink, gradient=gradients.shrink),
+    Op("softshrink", spelled("softshrink"), _softshrink, gradient=gradients.shrink),
+    Op("threshold", spelled("threshold"), _threshold, gradient=gradients.threshold),
+    Op("rrelu", spelled("rrelu"), _rrelu, derive=random.rrelu),
+    Op("prelu", spelled("prelu"), _prelu, gradient=gradients.prelu),
+    Op("glu", spelled("glu"), _glu, gradient=gradients.glu),
 )

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from tvm import relax, te, tirx
 
 from babytriton.ops.axes import Axes
+from babytriton.ops.choice import keep_product_on
 from babytriton.ops.contraction import contract, require_one_number_dtype
+from babytriton.ops.gradients import attention as gradients
 from babytriton.ops.reductions import extreme
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import Random, Unsupported
 from babytriton.ops.site import Site, compute
 from babytriton.ops.sizes import int64, is_one, is_symbolic
 from babytriton.ops.table import Op
@@ -38,12 +40,11 @@ def _scaled_dot_product_attention(
     of their own, so that keys and values are read where they lie.
     """
     if dropout_p > 0:
-        raise Unsupported("dropout draws random numbers")
+        raise Random
+    _require_known_heads(query, key, value, attn_mask, enable_gqa)
     dtype = require_one_number_dtype(query, key, value)
     heads = query.meta.shape[-3] if enable_gqa else 1
     shared = key.meta.shape[-3] if enable_gqa else 1
-    if enable_gqa and value.meta.shape[-3] != shared:
-        raise Unsupported("fewer heads of values than of keys")
     ours, theirs = ("hg", "h") if heads != shared else ("", "")
     q = query.expr
     if ours:
@@ -64,6 +65,91 @@ def _scaled_dot_product_attention(
     return relax.op.reshape(result, [int64(n) for n in site.shape]) if ours else result
 
 
+def _by_parts(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The same in plain torch, in float32 for half precision, for the gradients of its parts."""
+    device, dtype = query.emitter.device, require_one_number_dtype(query, key, value)
+    if dropout_p > 0 and device.type != "cpu":
+        # torch's kernels for GPUs draw other numbers than its parts would.
+        raise Random
+    keep_product_on(
+        device,
+        dtype,
+        (query.shape, [*_batch(query), "l", "e"]),
+        (key.shape, [*_batch(key), "s", "e"]),
+    )
+    _require_known_heads(query, key, value, attn_mask, enable_gqa)
+    heads, shared = (query.shape[-3], key.shape[-3]) if enable_gqa else (1, 1)
+    q, k, v = (x.to(torch.promote_types(dtype, torch.float32)) for x in (query, key, value))
+    ours, theirs = ("hg", "h") if heads != shared else ("", "")
+    if ours:
+        q = q.reshape(*q.shape[:-3], shared, heads // shared, *q.shape[-2:])
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.einsum(f"...{ours}le,...{theirs}se->...{ours}ls", q, k) * factor
+    if is_causal:
+        rows, columns = (query.emitter.call(torch.arange, (n,), {}) for n in scores.shape[-2:])
+        scores = torch.where(columns > rows.unsqueeze(-1), -math.inf, scores)
+    if attn_mask is None:
+        weights = torch.softmax(scores, -1)
+    else:
+        weights = _masked_softmax(scores, attn_mask, shared if ours else None)
+    if dropout_p > 0:
+        # As torch.dropout: one draw a weight, and none for a share of nothing.
+        kept = torch.bernoulli(weights.detach(), 1 - dropout_p)
+        weights = weights * (kept / (1 - dropout_p)) if dropout_p < 1 else weights * 0
+    result = torch.einsum(f"...{ours}ls,...{theirs}sd->...{ours}ld", weights, v).to(dtype)
+    return result.reshape(*query.shape[:-1], value.shape[-1]) if ours else result
+
+
+def _batch(x: Value) -> list[int]:
+    return [*range(2 - x.meta.ndim, 0)]
+
+
+def _masked_softmax(scores: Any, mask: Any, shared: int | None) -> Any:
+    """The softmax of scores under a mask; zeros for a row that may attend to nothing.
+
+    Args:
+        scores: of each head; with a dimension for the heads of the keys before that of the heads
+            that share one, where there are such.
+        mask: of bools, or what is added to the scores.
+        shared: how many heads the keys then have.
+    """
+    if shared is not None and mask.ndim > 2:
+        heads = mask.shape[-3]
+        sizes = (1, 1) if is_one(heads) else (shared, heads // shared)
+        mask = mask.reshape(*mask.shape[:-3], *sizes, *mask.shape[-2:])
+    if mask.dtype == torch.bool:
+        scores = torch.where(mask, scores, -math.inf)
+        dead = ~mask.any(-1, keepdim=True)
+    else:
+        scores = scores + mask
+        dead = (mask.detach() == -math.inf).all(-1, keepdim=True)
+    # A softmax of such a row has no numbers, nor have its gradients.
+    return torch.where(dead, 0.0, torch.softmax(torch.where(dead, 0.0, scores), -1))
+
+
+def _require_known_heads(
+    query: Value, key: Value, value: Value, mask: Value | None, enable_gqa: bool
+) -> None:
+    """Nothing, for what is as torch's documentation has it.
+
+    Raises:
+        Unsupported: torch takes more.
+    """
+    if enable_gqa and value.meta.shape[-3] != key.meta.shape[-3]:
+        raise Unsupported("fewer heads of values than of keys")
+    if mask is not None and mask.meta.ndim > query.meta.ndim:
+        raise Unsupported("a mask of more dimensions than the query")
+
+
 def _masked(
     site: Site,
     scores: relax.Expr,
@@ -81,8 +167,6 @@ def _masked(
     nothing = tirx.const(-math.inf, name)
     rank = query.meta.ndim
     groups = len(shape) > rank
-    if mask is not None and mask.meta.ndim > rank:
-        raise Unsupported("a mask of more dimensions than the query")
 
     def body(tensors: Any, *index: Any) -> Any:
         score = tensors[0](*index) * factor
@@ -139,10 +223,12 @@ ROWS: tuple[Op, ...] = (
         "scaled_dot_product_attention",
         (F.scaled_dot_product_attention,),
         _scaled_dot_product_attention,
+        derive=_by_parts,
     ),
     Op(
         "multi_head_attention_forward",
         (F.multi_head_attention_forward,),
         why="it runs a module's whole forward pass; scaled_dot_product_attention fuses",
+        gradient=gradients.multi_head_attention_forward,
     ),
 )

@@ -134,6 +134,11 @@ def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(int(d) % ndim for d in given)) if ndim else ()
 
 
+def softmax_dim(dim: int | None, ndim: int) -> int:
+    """A softmax's dimension: without one torch.nn.functional's choice from before it was asked."""
+    return dim if dim is not None else 0 if ndim in (0, 1, 3) else 1
+
+
 def _has_many_steps(shape: Sequence[int], dims: tuple[int, ...]) -> bool:
     """Whether many numbers follow each other in a sum, as the schedules of the CPU share it out.
 

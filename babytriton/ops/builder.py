@@ -6,6 +6,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,21 @@ from tvm.ir import PrimType, Var
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
 
+from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
-from babytriton.ops.emission import OPAQUE, Emission
-from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
+from babytriton.ops.emission import OPAQUE
 from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
-from babytriton.ops.refusals import IllTyped, MixedDevices, RowFailed, Unsupported
+from babytriton.ops.refusals import IllTyped, MixedDevices, Random, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
 from babytriton.ops.results import checked, sizes_of
+from babytriton.ops.reverse import memory
+from babytriton.ops.reverse.rows import CopyStep, RowStep, TorchStep
+from babytriton.ops.reverse.tape import Step, all_still, still
 from babytriton.ops.site import Site, relax_type, type_of
-from babytriton.ops.sizes import constant, int64, is_symbolic, symbolic_in
+from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
-from babytriton.ops.table import Callee, Op
+from babytriton.ops.table import Callee, Op, stops
+from babytriton.ops.torch_calls import TorchCalls
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import (
     DataDependent,
@@ -38,7 +43,7 @@ from babytriton.ops.value import (
     values_in,
 )
 from babytriton.targets import Target
-from babytriton.types import Dim, TensorType, size_text
+from babytriton.types import TensorType
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
@@ -47,7 +52,7 @@ _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
 
 
-class Builder(Emission):
+class Builder(TorchCalls):
     """Emits a program, one torch call at a time, into the open Relax function.
 
     Args:
@@ -66,14 +71,13 @@ class Builder(Emission):
     ) -> None:
         super().__init__(device, target, symbols)
         self.table = table
-        self.fallbacks: list[Fallback] = []
         self.on_number: Callable[[torch.SymFloat], Scalar] = constant
         """Declares a parameter for a float that is computed from symbolic sizes at the call."""
         self.rows: list[Op] = []
         """Every row that built Relax, in order of use."""
         self._depth = 0
         self.memory = Memory(self)
-        self.regions = Regions(self.unique, lambda: self.effects == 0)
+        self.regions = Regions(self)
 
     def call(self, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable.
@@ -158,7 +162,7 @@ class Builder(Emission):
         except IllTyped as untyped:
             if op is None or not op.registered or op.meta is not None:
                 raise
-            return self._typed_by_relax(op, args, kwargs, untyped)
+            return self._typed_by_relax(op, fn, args, kwargs, untyped)
         if self.symbols is not None:
             self.symbols.require_unrelated()
         if op is not None and op.registered:
@@ -195,7 +199,49 @@ class Builder(Emission):
         expr = R.emit(relax.op.to_vdevice(value.expr, self.placement.vdevice(self.device)))
         if isinstance(value, Scalar):
             return Scalar(self, expr, value.sample, value.arguments)
-        return self.value(expr, value.meta.clone())
+        return self._copied(value, self.value(expr, value.meta.clone()))
+
+    def _copied(self, value: Value, copy: Value) -> Value:
+        """A copy of a tensor, which takes its gradients along."""
+        if self.tape.depends(value):
+            self.tape.note(CopyStep(still(value), (copy,), self.span))
+        return copy
+
+    def unfollowed(self, expr: relax.Expr) -> relax.Expr:
+        """The same numbers, which gradients do not flow through."""
+        return expr if self.tape.find(expr) is None else R.emit(expr)
+
+    @contextlib.contextmanager
+    def interior(self, span: Span | None, device: torch.device) -> Iterator[None]:
+        """Inside, calls are made for a step at ``span``: no code of the user's sees them."""
+        before, self.span = self.span, span
+        self._depth += 1
+        try:
+            with self._at(device):
+                yield
+        finally:
+            self._depth -= 1
+            self.span = before
+
+    def through_torch(
+        self, fn: Callee, args: tuple[Any, ...], metas: list[torch.Tensor], reason: str
+    ) -> list[Value]:
+        """Let torch run a callable that gives a list of tensors of known types.
+
+        Args:
+            fn: the callable.
+            args: values and Python objects, nested in tuples, lists and dicts.
+            metas: its results.
+            reason: why torch runs it.
+        """
+        values = [
+            self.value(expr, meta)
+            for expr, meta in zip(self.call_torch(fn, args, {}, metas, reason), metas)
+        ]
+        if self.tape.depends(args):
+            given, named = all_still(args, {})
+            self.tape.note(TorchStep(fn, given, named, tuple(values), self.span))
+        return values
 
     def _placed(self, expr: relax.Expr) -> relax.Expr:
         """A result that was made of nothing, and so by no operand's device."""
@@ -235,9 +281,30 @@ class Builder(Emission):
         """A Python number of the run time."""
         return Scalar(self, expr, sample)
 
+    def follows(self, value: Value) -> bool:
+        """Whether gradients flow through a tensor."""
+        return self.tape.follows(value)
+
     def read(self, value: Value) -> relax.Expr:
         """A tensor as it is after its memory was written to."""
         return self.memory.read(value)
+
+    def view(self, contents: relax.Expr, base: torch.Tensor, meta: torch.Tensor) -> relax.Expr:
+        """What a tensor sees of a memory that was made for the tensor ``base``."""
+        return memory.view(self, Value(self, contents, base), meta).made
+
+    def overwrite(
+        self, contents: relax.Expr, base: torch.Tensor, new: relax.Expr, meta: torch.Tensor
+    ) -> relax.Expr:
+        """Such a memory after what a tensor sees of it got new elements."""
+        before, part = Value(self, contents, base), Value(self, new, meta)
+        return memory.overwrite(self, before, part, meta).made
+
+    def after_write(
+        self, seen: relax.Expr, before: relax.Expr, after: relax.Expr, meta: torch.Tensor
+    ) -> relax.Expr:
+        """A memory that was written to through a tensor, which saw it as ``seen``."""
+        return memory.after_write(self, seen, before, Value(self, after, meta)).made
 
     def name(self, name: str, value: Value) -> None:
         """Give a value the name that the user's code gives it."""
@@ -251,6 +318,11 @@ class Builder(Emission):
         """Declare a tensor parameter of the program."""
         meta = self.meta(type)
         return self.value(R.arg(name, relax_type(TensorType.of(meta))), meta)
+
+    def cotangent(self, name: str, result: Value) -> Value:
+        """Declare a parameter for the gradient of a tensor of the program."""
+        expr = R.arg(name, relax_type(TensorType.of(result.meta)))
+        return Value(self, expr, torch.empty_like(result.meta))
 
     def float_argument(self, name: str, argument: str | None, sample: float) -> Scalar:
         """Declare a Python float parameter, kept variable at run time.
@@ -294,44 +366,82 @@ class Builder(Emission):
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
         operands = [value.meta for value in values_in((args, kwargs))]
+        random = False
         if any(meta.numel() == 0 for meta in (*operands, *metas)):
             reason = "a tensor without elements"
         elif op is None:
             reason = getattr(fn, "why", "not in the operator table")
-        elif op.why is not None:
+        elif op.why is not None and not self._is_derived(op, args, kwargs):
             reason = op.why
         else:
             try:
-                return self._build_row(op, args, kwargs, result, metas)
+                return self._build_row(op, fn, args, kwargs, result, metas)
             except Unsupported as unsupported:
-                reason = str(unsupported)
+                reason, random = str(unsupported), isinstance(unsupported, Random)
             except (TypeError, InternalError):
                 # Rows are written for Python ints, and so is TVM: a row that was not made for
                 # symbolic sizes stumbles over the first one.
                 if not any(map(is_symbolic, sizes_of(operands, metas))):
                     raise
                 reason = "a symbolic size"
-        return self._call_torch(fn, args, kwargs, metas, reason)
+        random = random or (op is not None and op.is_random)
+        exprs = self.call_torch(fn, args, kwargs, metas, reason, random)
+        if not self.tape.depends((args, kwargs)):
+            return exprs
+        if op is not None and op.gradient is stops:
+            return exprs
+        values = tuple(Value(self, expr, meta) for expr, meta in zip(exprs, metas))
+        still_args, still_kwargs = all_still(args, self._torch_names(kwargs))
+        if op is not None and op.gradient is not None and not random:
+            single = isinstance(result, torch.Tensor)
+            step: Step = RowStep(op, fn, still_args, still_kwargs, values, single, self.span)
+        else:
+            step = TorchStep(fn, still_args, still_kwargs, values, self.span, random)
+        self.tape.note(step)
+        return exprs
+
+    def _is_derived(self, op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call is made of other rows, which give it its gradient."""
+        return op.derive is not None and self.tape.depends((args, kwargs))
+
+    def _torch_names(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords of a call as rows know them."""
+        # Where ``out`` is given at all, it is None: anything else is a mutation.
+        return {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
 
     def _build_row(
         self,
         op: Op,
+        fn: Callee,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
-        exprs = self._apply(op, Site(self, result), args, kwargs)
-        exprs = checked(op, exprs, metas)
+        kwargs = self._torch_names(kwargs)
+        noted = self.tape.depends((args, kwargs))
+        if noted and op.derive is not None:
+            op = replace(op, build=None, why=None, decompose=op.derive)
+        # What is made of other rows has the gradients of these.
+        by_parts = (op.decompose is not None or op.by_parts) and op.gradient is None
         operands = [value.expr for value in values_in((args, kwargs))]
-        return [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
+        with nullcontext() if by_parts else self.tape.paused():
+            exprs = checked(op, self._apply(op, Site(self, result), args, kwargs), metas)
+            exprs = [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
+        if op.gradient is stops or (self._depth == 0 and not self.tape.running):
+            return [self.unfollowed(expr) for expr in exprs]
+        new = [not any(expr.same_as(operand) for operand in operands) for expr in exprs]
+        if noted and not by_parts and any(new):
+            values = tuple(Value(self, expr, meta) for expr, meta in zip(exprs, metas))
+            single = isinstance(result, torch.Tensor)
+            given, named = all_still(args, kwargs)
+            self.tape.note(RowStep(op, fn, given, named, values, single, self.span))
+        return exprs
 
     def _apply(
         self, op: Op, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[relax.Expr]:
         """What a row makes of a call, each part as a variable."""
-        # Where ``out`` is given at all, it is None: anything else is a mutation.
-        kwargs = {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
         self._depth += 1
         in_row = nullcontext() if self.symbols is None else self.symbols.row()
         try:
@@ -348,71 +458,38 @@ class Builder(Emission):
         return exprs
 
     def _typed_by_relax(
-        self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], untyped: IllTyped
+        self,
+        op: Op,
+        fn: Callee,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        untyped: IllTyped,
     ) -> Any:
         """A call of what torch cannot type, by the row that user code registered for it."""
         try:
-            exprs = self._apply(op, Site(self, None), args, kwargs)
+            with self.tape.paused():
+                exprs = self._apply(op, Site(self, None), args, kwargs)
         except (RowFailed, Unsupported) as failed:
             why = f"{failed}; on meta tensors it fails by itself: {untyped}"
             raise RowFailed(op.name, why) from failed
         values = tuple(self.value(expr, self.meta(type_of(expr))) for expr in exprs)
+        if self.tape.depends((args, kwargs)):
+            given, named = all_still(args, kwargs)
+            self.tape.note(RowStep(op, fn, given, named, values, len(values) == 1, self.span))
         return values if len(values) > 1 else values[0]
 
     def _own(self, expr: relax.Expr, meta: torch.Tensor, operands: list[relax.Expr]) -> relax.Expr:
         """A copy, where a row hands an operand through and torch gives memory of its own."""
-        if meta._is_view() or not any(expr.same_as(operand) for operand in operands):
+        inside = self._depth > 0  # where nothing is written to
+        if inside or meta._is_view() or not any(expr.same_as(operand) for operand in operands):
             return expr
-        return self.emit_te(
+        copy = self.emit_te(
             "copy", lambda x: te.compute(x.shape, lambda *i: x(*i), name="copy"), expr
         )
-
-    def _call_torch(
-        self,
-        fn: Callee,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        metas: list[torch.Tensor],
-        reason: str,
-    ) -> list[relax.Expr]:
-        name = getattr(fn, "__name__", type(fn).__name__)
-        values = values_in((args, kwargs))
-        if any(isinstance(value, Scalar) for value in values):
-            raise constant_needed(name, values)
-        if "device" in kwargs:
-            kwargs = kwargs | {"device": self.device}
-        elif not values:
-            # A factory such as torch.rand: its tensors belong on the program's device.
-            kwargs = kwargs | {"device": self.device}
-        types = tuple(TensorType.of(meta) for meta in metas)
-        sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
-        held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
-        call = TorchCall(
-            fn,
-            held_args,
-            held_kwargs,
-            tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
-            tuple(sizes),
-        )
-        function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
-        self.fallbacks.append(Fallback(name, reason, self.span))
-        results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
-        results = R.emit(
-            relax.op.call_pure_packed(
-                TORCH_CALL,
-                function,
-                *map(int64, sizes.values()),
-                *operands,
-                ty_args=[relax.TupleType(results_of)],
-            )
-        )
-        return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+        self._copied(Value(self, expr, meta), Value(self, copy, meta))
+        return copy
 
     def _bound(self, part: Any) -> relax.Expr:
         """What a row built, as a variable; one that hands an operand through stays that operand."""
         expr = part.expr if isinstance(part, Value) else part
         return expr if isinstance(expr, Var) else self.emit(expr)
-
-
-def _as_dim(size: torch.SymInt) -> Dim:
-    return Dim(size_text(size), 2)

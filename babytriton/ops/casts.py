@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 
+from babytriton.ops.gradients.elementwise import same
 from babytriton.ops.pointwise import spelled
 from babytriton.ops.site import Site
-from babytriton.ops.table import Op
+from babytriton.ops.table import Op, stops
 from babytriton.ops.value import Value
+
+_DATA: Any = torch.Tensor.data  # a property, for which typed stubs take its result
 
 _DTYPES = (
     *("float", "double", "half", "bfloat16"),
@@ -23,7 +26,10 @@ def _convert(site: Site, input: Value, *_: Any, **__: Any) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    *(Op(name, (getattr(torch.Tensor, name),), _convert) for name in ("to", "type", "type_as")),
-    *(Op(name, (getattr(torch.Tensor, name),), _convert) for name in _DTYPES),
-    *(Op(name, spelled(name), _convert) for name in ("clone", "detach", "contiguous")),
+    *(
+        Op(name, (getattr(torch.Tensor, name),), _convert, gradient=same)
+        for name in ("to", "type", "type_as", *_DTYPES)
+    ),
+    *(Op(name, spelled(name), _convert, gradient=same) for name in ("clone", "contiguous")),
+    Op("detach", (*spelled("detach"), _DATA), _convert, gradient=stops),
 )

@@ -42,21 +42,36 @@ def keep_convolution(site: Site, input: Value, weight: Value) -> None:
     sizes = [*site.shape, *weight.meta.shape[1:], *input.meta.shape]
     if any(is_symbolic(size) for size in sizes):
         return
-    if math.prod([*site.shape, *weight.meta.shape[1:]]) >= CONVOLUTION:
+    if is_large_convolution(site.shape, weight.meta.shape):
         raise Unsupported("torch's library is faster for a convolution of this size")
 
 
+def is_large_convolution(result: Sequence[int], weight: Sequence[int]) -> bool:
+    """Whether a convolution whose result and weight have these shapes takes torch's library."""
+    return math.prod([*result, *weight[1:]]) >= CONVOLUTION
+
+
 def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
+    """Nothing, where our kernel is as fast for a sum of products: :func:`keep_product_on`."""
+    keep_product_on(site.builder.device, site.dtype, *operands)
+
+
+def keep_product_on(
+    device: torch.device,
+    dtype: torch.dtype,
+    *operands: tuple[Sequence[Any], Sequence[Hashable]],
+) -> None:
     """Nothing, where our kernel is as fast for a sum of products.
 
     Args:
-        site: of the call.
+        device: it runs on.
+        dtype: of it.
         operands: the sizes of each, and labels of its axes; an axis of size 1 broadcasts.
 
     Raises:
         Unsupported: torch's library is faster.
     """
-    if site.builder.device.type != "cuda" or not site.dtype.is_floating_point:
+    if device.type != "cuda" or not dtype.is_floating_point:
         return
     sizes: dict[Hashable, Any] = {}
     for shape, labels in operands:

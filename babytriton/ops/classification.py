@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from tvm import te, tirx
 
+from babytriton.ops import classification_parts as parts
 from babytriton.ops import numerics
 from babytriton.ops.axes import Axes
-from babytriton.ops.losses import reduction_of
+from babytriton.ops.classification_parts import class_dim, of_probabilities
+from babytriton.ops.loss_reduction import reduction_of
+from babytriton.ops.moments import widened
 from babytriton.ops.normalization import exponentials
-from babytriton.ops.reductions import widened
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
@@ -40,7 +42,10 @@ def _cross_entropy(
 ) -> Any:
     reduction = reduction_of(size_average, reduce, reduction)
     if target.dtype.is_floating_point:
-        return _of_probabilities(site, input, target, weight, reduction, label_smoothing)
+        dtype = numerics.opmath(site.dtype)
+        log_probability = F.log_softmax(input.to(dtype), class_dim(input))
+        loss = of_probabilities(log_probability, target, weight, reduction, label_smoothing)
+        return loss.to(site.dtype)
     losses = _losses(site, input, target, weight, ignore_index, _log_softmax, label_smoothing)
     return _reduced(site, losses, target, weight, ignore_index, reduction)
 
@@ -101,24 +106,6 @@ def _multi_margin_loss(
     return (found.mean() if reduction == "mean" else found.sum()).to(site.dtype)
 
 
-def _of_probabilities(
-    site: Site, input: Value, target: Value, weight: Any, reduction: str, label_smoothing: float
-) -> Any:
-    dtype = numerics.opmath(site.dtype)
-    dim = _class_dim(input)
-    classes = input.shape[dim]
-    expected = target.to(dtype)
-    if label_smoothing:
-        expected = expected * (1 - label_smoothing) + label_smoothing / classes
-    terms = F.log_softmax(input.to(dtype), dim) * expected
-    if weight is not None:
-        terms = terms * weight.to(dtype).reshape((-1,) + (1,) * (input.ndim - dim - 1))
-    if reduction == "none":
-        return (-terms.sum(dim)).to(site.dtype)
-    total = -terms.sum()
-    return (total / (input.numel() / classes) if reduction == "mean" else total).to(site.dtype)
-
-
 def _log_softmax(x: te.Tensor, axes: Axes) -> te.Tensor:
     shifted, _, total = exponentials(x, axes)
     log_total = axes.each("log_total", lambda *i: te.log(total(*i)))
@@ -137,7 +124,7 @@ def _losses(
     label_smoothing: float = 0.0,
 ) -> Value:
     """The loss of each target, 0 for those ignored, as one kernel that stores nothing else."""
-    axes = Axes.of(input, _class_dim(input))
+    axes = Axes.of(input, class_dim(input))
     dim = axes.dims[0]
     dtype = numerics.opmath(input.dtype)
     name = dtype_of(dtype).name
@@ -219,10 +206,6 @@ def _per_target(
     return site.value(found, target.shape, dtype)
 
 
-def _class_dim(input: Value) -> int:
-    return 1 if input.ndim > 1 else 0
-
-
 def _class_at(t: te.Tensor, index: Any, classes: int) -> tuple[Any, Any]:
     """A target as an index that is safe to read at, and whether it is one of the classes."""
     given = t(*index).astype("int64")
@@ -235,7 +218,13 @@ def _is_ignored(t: te.Tensor, index: Any, ignore_index: int) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    Op("cross_entropy", (F.cross_entropy,), _cross_entropy),
-    Op("nll_loss", (F.nll_loss,), _nll_loss),
-    Op("multi_margin_loss", (F.multi_margin_loss,), _multi_margin_loss),
+    Op("cross_entropy", (F.cross_entropy,), _cross_entropy, derive=parts.cross_entropy),
+    Op("nll_loss", (F.nll_loss,), _nll_loss, derive=parts.nll_loss),
+    Op(
+        "multi_margin_loss",
+        (F.multi_margin_loss,),
+        _multi_margin_loss,
+        meta=parts.type_of_multi_margin_loss,
+        derive=parts.multi_margin_loss,
+    ),
 )

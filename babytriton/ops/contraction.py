@@ -56,8 +56,6 @@ def contract(
         dtype: of the sum and the result; that torch computes in if not given.
     """
     exprs = [expr for expr, _ in operands]
-    if len(operands) > 1:
-        keep_product(site, *((list(expr.ty.shape), labels) for expr, labels in operands))
     acc = dtype_of(dtype or opmath(getattr(torch, str(exprs[0].ty.dtype)))).name
     sizes: dict[Hashable, Any] = {}
     for expr, axes in operands:
@@ -65,6 +63,8 @@ def contract(
             if label not in sizes or is_one(sizes[label]):
                 sizes[label] = size
     summed = [label for label in sizes if label not in labels]
+    if len(operands) > 1 and summed:
+        keep_product(site, *((list(expr.ty.shape), given) for expr, given in operands))
 
     def fn(*tensors: te.Tensor) -> te.Tensor:
         reduced = {x: te.reduce_axis((0, int64(sizes[x])), name="k") for x in summed}

@@ -11,22 +11,15 @@ from tvm import relax, te, tirx
 
 from babytriton.ops.choice import keep_convolution
 from babytriton.ops.contraction import require_one_number_dtype
+from babytriton.ops.gradients import convolution as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.site import Site, compute
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import each, int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
 
 CONVOLVE = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-
-
-def each(value: Any, rank: int) -> list[int]:
-    """A size for each dimension, where torch takes one number for all of them."""
-    if isinstance(value, int):
-        return [value] * rank
-    given = [int(n) for n in value]
-    return given * rank if len(given) == 1 else given
 
 
 def batched(site: Site, x: Value, rank: int) -> relax.Expr:
@@ -181,10 +174,25 @@ def _gathered(
 
 
 ROWS: tuple[Op, ...] = (
-    Op("conv1d", (torch.conv1d,), _convolution(1)),
-    Op("conv2d", (torch.conv2d,), _convolution(2)),
-    Op("conv3d", (torch.conv3d,), _convolution(3)),
-    Op("conv_transpose1d", (torch.conv_transpose1d,), _transposed(1)),
-    Op("conv_transpose2d", (torch.conv_transpose2d,), _transposed(2)),
-    Op("conv_transpose3d", (torch.conv_transpose3d,), _transposed(3)),
+    Op("conv1d", (torch.conv1d,), _convolution(1), gradient=gradients.convolution(1)),
+    Op("conv2d", (torch.conv2d,), _convolution(2), gradient=gradients.convolution(2)),
+    Op("conv3d", (torch.conv3d,), _convolution(3), gradient=gradients.convolution(3)),
+    Op(
+        "conv_transpose1d",
+        (torch.conv_transpose1d,),
+        _transposed(1),
+        gradient=gradients.transposed_convolution(1),
+    ),
+    Op(
+        "conv_transpose2d",
+        (torch.conv_transpose2d,),
+        _transposed(2),
+        gradient=gradients.transposed_convolution(2),
+    ),
+    Op(
+        "conv_transpose3d",
+        (torch.conv_transpose3d,),
+        _transposed(3),
+        gradient=gradients.transposed_convolution(3),
+    ),
 )

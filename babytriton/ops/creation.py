@@ -11,13 +11,11 @@ from tvm import relax, runtime, tirx
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import as_number, int64, is_symbolic
-from babytriton.ops.table import Op
+from babytriton.ops.table import RANDOM, Op, stops
 from babytriton.ops.value import Value, values_in
 from babytriton.types import dtype_of
 
 T = torch.Tensor
-
-_RANDOM = "random: torch's generator draws the numbers"
 
 
 def _filled(site: Site, value: Any) -> Any:
@@ -116,32 +114,42 @@ def _name(site: Site) -> str:
     return dtype_of(site.dtype).name
 
 
+def _of_fill(grad: Any, result: Any, input: Any, value: Any) -> Any:
+    return torch.zeros_like(input), grad
+
+
 ROWS: tuple[Op, ...] = (
     Op("zeros", (torch.zeros,), _zeros),
     Op("ones", (torch.ones,), _ones),
     Op("full", (torch.full,), _full, scalars=True),
     # torch leaves the values of empty tensors open.
-    Op("empty", (torch.empty, torch.empty_like, T.new_empty), _zeros),
-    Op("zeros_like", (torch.zeros_like, T.new_zeros), _zeros),
-    Op("ones_like", (torch.ones_like, T.new_ones), _ones),
-    Op("full_like", (torch.full_like,), _full_like, scalars=True),
-    Op("new_full", (T.new_full,), _new_full, scalars=True),
-    Op("fill", (torch.fill,), _fill, scalars=True),
+    Op("empty", (torch.empty, torch.empty_like, T.new_empty), _zeros, gradient=stops),
+    Op("zeros_like", (torch.zeros_like, T.new_zeros), _zeros, gradient=stops),
+    Op("ones_like", (torch.ones_like, T.new_ones), _ones, gradient=stops),
+    Op("full_like", (torch.full_like,), _full_like, scalars=True, gradient=stops),
+    Op("new_full", (T.new_full,), _new_full, scalars=True, gradient=stops),
+    Op("fill", (torch.fill,), _fill, scalars=True, gradient=_of_fill),
     Op("arange", (torch.arange,), _arange),
     Op("eye", (torch.eye,), _eye),
     Op("linspace", (torch.linspace,), _evaluated(torch.linspace)),
     Op("logspace", (torch.logspace,), _evaluated(torch.logspace)),
     Op("tril_indices", (torch.tril_indices,), _evaluated(torch.tril_indices)),
     Op("triu_indices", (torch.triu_indices,), _evaluated(torch.triu_indices)),
-    Op("tensor", (torch.tensor, torch.as_tensor, torch.asarray), _tensor, scalars=True),
-    Op("scalar_tensor", (torch.scalar_tensor,), _scalar_tensor, scalars=True),
-    Op("new_tensor", (T.new_tensor,), _new_tensor, scalars=True),
-    Op("rand", (torch.rand, torch.rand_like), why=_RANDOM),
-    Op("randn", (torch.randn, torch.randn_like), why=_RANDOM),
-    Op("randint", (torch.randint, torch.randint_like), why=_RANDOM),
-    Op("randperm", (torch.randperm,), why=_RANDOM),
-    Op("normal", (torch.normal,), why=_RANDOM),
-    Op("bernoulli", (torch.bernoulli, T.bernoulli), why=_RANDOM),
-    Op("multinomial", (torch.multinomial, T.multinomial), why=_RANDOM),
-    Op("poisson", (torch.poisson,), why=_RANDOM),
+    Op(
+        "tensor",
+        (torch.tensor, torch.as_tensor, torch.asarray),
+        _tensor,
+        scalars=True,
+        gradient=stops,
+    ),
+    Op("scalar_tensor", (torch.scalar_tensor,), _scalar_tensor, scalars=True, gradient=stops),
+    Op("new_tensor", (T.new_tensor,), _new_tensor, scalars=True, gradient=stops),
+    Op("rand", (torch.rand, torch.rand_like), why=RANDOM, gradient=stops),
+    Op("randn", (torch.randn, torch.randn_like), why=RANDOM, gradient=stops),
+    Op("randint", (torch.randint, torch.randint_like), why=RANDOM, gradient=stops),
+    Op("randperm", (torch.randperm,), why=RANDOM),
+    Op("normal", (torch.normal,), why=RANDOM, gradient=stops),
+    Op("bernoulli", (torch.bernoulli, T.bernoulli), why=RANDOM, gradient=stops),
+    Op("multinomial", (torch.multinomial, T.multinomial), why=RANDOM, gradient=stops),
+    Op("poisson", (torch.poisson,), why=RANDOM, gradient=stops),
 )

@@ -49,6 +49,7 @@ class TorchCall:
             each symbolic size.
         results: the types of its results.
         sizes: the names of the symbolic sizes in the arguments and the results.
+        fallback: what there is to say of it; ``None`` for what is run for its effect.
     """
 
     fn: Callee
@@ -56,6 +57,7 @@ class TorchCall:
     kwargs: Mapping[str, Any]
     results: tuple[TensorType, ...]
     sizes: tuple[str, ...] = ()
+    fallback: Fallback | None = None
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
+from babytriton.ops.gradients import indexing as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
@@ -103,8 +104,15 @@ def _embedding(
     return site.gather("embedding", site.shape, body, weight.expr, input.expr)
 
 
-def _torch_embedding(weight: Any, indices: Any, *_: Any, **__: Any) -> Any:
-    return F.embedding(indices, weight)
+def _torch_embedding(
+    weight: Any,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    padding = None if padding_idx < 0 else padding_idx
+    return F.embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)
 
 
 def _one_hot(site: Site, tensor: Value, num_classes: int = -1) -> Any:
@@ -185,14 +193,24 @@ def _bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: b
 
 
 ROWS: tuple[Op, ...] = (
-    Op("index_select", (torch.index_select, T.index_select), _index_select),
-    Op("gather", (torch.gather, T.gather), _gather),
+    Op(
+        "index_select",
+        (torch.index_select, T.index_select),
+        _index_select,
+        gradient=gradients.index_select,
+    ),
+    Op("gather", (torch.gather, T.gather), _gather, gradient=gradients.gather),
     Op("take_along_dim", (torch.take_along_dim, T.take_along_dim), decompose=_take_along_dim),
-    Op("take", (torch.take, T.take), _take),
-    Op("embedding", (F.embedding,), _embedding),
+    Op("take", (torch.take, T.take), _take, gradient=gradients.take),
+    Op("embedding", (F.embedding,), _embedding, gradient=gradients.embedding),
     Op("torch.embedding", (torch.embedding,), decompose=_torch_embedding),
     Op("one_hot", (F.one_hot,), _one_hot),
     Op("searchsorted", (torch.searchsorted,), _searchsorted),
     Op("bucketize", (torch.bucketize,), decompose=_bucketize),
-    Op("embedding_bag", (F.embedding_bag,), why="bags are as long as their offsets say"),
+    Op(
+        "embedding_bag",
+        (F.embedding_bag,),
+        why="bags are as long as their offsets say",
+        gradient=gradients.embedding_bag,
+    ),
 )

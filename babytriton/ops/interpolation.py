@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from tvm import tirx
 
+from babytriton.ops.gradients import interpolation as gradients
+from babytriton.ops.gradients.sampling import grid_sample
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
@@ -323,9 +325,9 @@ def _grid_sample(
 
 
 ROWS: tuple[Op, ...] = (
-    Op("interpolate", (F.interpolate,), _interpolate),
+    Op("interpolate", (F.interpolate,), _interpolate, gradient=gradients.interpolate),
     Op("upsample", (F.upsample,), decompose=_upsample),
     Op("upsample_nearest", (F.upsample_nearest,), decompose=_upsample_nearest),
     Op("upsample_bilinear", (F.upsample_bilinear,), decompose=_upsample_bilinear),
-    Op("grid_sample", (F.grid_sample,), _grid_sample),
+    Op("grid_sample", (F.grid_sample,), _grid_sample, gradient=grid_sample),
 )

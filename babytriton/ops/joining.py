@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from tvm import relax, tirx
 
+from babytriton.ops.gradients import joining as gradients
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
@@ -152,25 +153,45 @@ def _repeat_interleave(
 
 
 ROWS: tuple[Op, ...] = (
-    Op("cat", (torch.cat, torch.concat, torch.concatenate), _cat),
-    Op("stack", (torch.stack,), _stack),
+    Op("cat", (torch.cat, torch.concat, torch.concatenate), _cat, gradient=gradients.cat),
+    Op("stack", (torch.stack,), _stack, gradient=gradients.stack),
     Op("hstack", (torch.hstack,), decompose=_hstack),
     Op("vstack", (torch.vstack, torch.row_stack), decompose=_vstack),
     Op("dstack", (torch.dstack,), decompose=_dstack),
     Op("column_stack", (torch.column_stack,), decompose=_column_stack),
     Op("block_diag", (torch.block_diag,), decompose=_block_diag),
-    Op("split", (torch.split, T.split), _split),
-    Op("split_with_sizes", (torch.split_with_sizes, T.split_with_sizes), _pieces),
-    Op("unsafe_split", (torch.unsafe_split, T.unsafe_split), _split),
-    Op("chunk", (torch.chunk, T.chunk, torch.unsafe_chunk, T.unsafe_chunk), _pieces),
-    Op("tensor_split", (torch.tensor_split, T.tensor_split), _pieces),
+    Op("split", (torch.split, T.split), _split, gradient=gradients.split),
+    Op(
+        "split_with_sizes",
+        (torch.split_with_sizes, T.split_with_sizes),
+        _pieces,
+        gradient=gradients.pieces,
+    ),
+    Op("unsafe_split", (torch.unsafe_split, T.unsafe_split), _split, gradient=gradients.split),
+    Op(
+        "chunk",
+        (torch.chunk, T.chunk, torch.unsafe_chunk, T.unsafe_chunk),
+        _pieces,
+        gradient=gradients.pieces,
+    ),
+    Op("tensor_split", (torch.tensor_split, T.tensor_split), _pieces, gradient=gradients.pieces),
     Op("hsplit", (torch.hsplit, T.hsplit), decompose=_hsplit),
     Op("vsplit", (torch.vsplit, T.vsplit), decompose=_vsplit),
     Op("dsplit", (torch.dsplit, T.dsplit), decompose=_dsplit),
-    Op("unbind", (torch.unbind, T.unbind, torch.unbind_copy), _unbind),
-    Op("narrow", (torch.narrow, T.narrow, torch.narrow_copy, T.narrow_copy), _narrow),
+    Op("unbind", (torch.unbind, T.unbind, torch.unbind_copy), _unbind, gradient=gradients.unbind),
+    Op(
+        "narrow",
+        (torch.narrow, T.narrow, torch.narrow_copy, T.narrow_copy),
+        _narrow,
+        gradient=gradients.narrow,
+    ),
     Op("select", (torch.select, T.select, torch.select_copy), decompose=_select),
-    Op("repeat", (T.repeat,), _repeat),
-    Op("tile", (torch.tile, T.tile), _repeat),
-    Op("repeat_interleave", (torch.repeat_interleave, T.repeat_interleave), _repeat_interleave),
+    Op("repeat", (T.repeat,), _repeat, gradient=gradients.repeat),
+    Op("tile", (torch.tile, T.tile), _repeat, gradient=gradients.repeat),
+    Op(
+        "repeat_interleave",
+        (torch.repeat_interleave, T.repeat_interleave),
+        _repeat_interleave,
+        gradient=gradients.repeat_interleave,
+    ),
 )

@@ -13,6 +13,7 @@ from tvm import relax
 
 from babytriton.ops.choice import keep_product
 from babytriton.ops.contraction import Labels, contract, require_one_number_dtype
+from babytriton.ops.gradients import linalg as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
@@ -218,7 +219,7 @@ def _chain_matmul(*matrices: Value) -> Any:
     return _multi_dot(matrices)
 
 
-def _matrix_power(site: Site, input: Any, n: int) -> Any:
+def _matrix_power(input: Any, n: int) -> Any:
     if n <= 0:
         raise Unsupported("an inverse is a LAPACK routine" if n else "it is a constant")
     # Square and multiply, as torch does.
@@ -280,19 +281,24 @@ def _cross(site: Site, input: Value, other: Value, dim: int | None = None) -> An
 _LAPACK = "a LAPACK routine"
 
 ROWS: tuple[Op, ...] = (
-    Op("matmul", (torch.matmul, T.matmul, operator.matmul, torch.linalg.matmul), _matmul),
-    Op("mv", (torch.mv, T.mv), _mv),
-    Op("mm", (torch.mm, T.mm, torch.bmm, T.bmm), _bmm),
-    Op("dot", (torch.dot, T.dot, torch.vdot, T.vdot), _dot),
-    Op("inner", (torch.inner, T.inner), _inner),
-    Op("vecdot", (torch.linalg.vecdot,), _vecdot),
-    Op("addmm", (torch.addmm, T.addmm), _addmm),
-    Op("addmv", (torch.addmv, T.addmv), _addmv),
-    Op("baddbmm", (torch.baddbmm, T.baddbmm), _baddbmm),
-    Op("addbmm", (torch.addbmm, T.addbmm), _addbmm),
-    Op("addr", (torch.addr, T.addr), _addr),
-    Op("linear", (F.linear,), _linear),
-    Op("bilinear", (F.bilinear,), _bilinear),
+    Op(
+        "matmul",
+        (torch.matmul, T.matmul, operator.matmul, torch.linalg.matmul),
+        _matmul,
+        gradient=gradients.matmul,
+    ),
+    Op("mv", (torch.mv, T.mv), _mv, gradient=gradients.mv),
+    Op("mm", (torch.mm, T.mm, torch.bmm, T.bmm), _bmm, gradient=gradients.bmm),
+    Op("dot", (torch.dot, T.dot, torch.vdot, T.vdot), _dot, gradient=gradients.dot),
+    Op("inner", (torch.inner, T.inner), _inner, gradient=gradients.inner),
+    Op("vecdot", (torch.linalg.vecdot,), _vecdot, gradient=gradients.vecdot),
+    Op("addmm", (torch.addmm, T.addmm), _addmm, gradient=gradients.addmm),
+    Op("addmv", (torch.addmv, T.addmv), _addmv, gradient=gradients.addmv),
+    Op("baddbmm", (torch.baddbmm, T.baddbmm), _baddbmm, gradient=gradients.baddbmm),
+    Op("addbmm", (torch.addbmm, T.addbmm), _addbmm, gradient=gradients.addbmm),
+    Op("addr", (torch.addr, T.addr), _addr, gradient=gradients.addr),
+    Op("linear", (F.linear,), _linear, gradient=gradients.linear),
+    Op("bilinear", (F.bilinear,), _bilinear, gradient=gradients.bilinear),
     Op("outer", (torch.outer, T.outer, torch.ger, T.ger), decompose=_outer),
     Op("kron", (torch.kron, T.kron), decompose=_kron),
     Op("multi_dot", (torch.linalg.multi_dot,), decompose=_multi_dot),
@@ -300,11 +306,11 @@ ROWS: tuple[Op, ...] = (
     Op(
         "matrix_power",
         (torch.matrix_power, T.matrix_power, torch.linalg.matrix_power),
-        _matrix_power,
+        decompose=_matrix_power,
     ),
-    Op("cdist", (torch.cdist,), _cdist),
-    Op("cross", (torch.cross, T.cross), _cross),
-    Op("linalg.cross", (torch.linalg.cross,), _linalg_cross),
+    Op("cdist", (torch.cdist,), _cdist, gradient=gradients.cdist),
+    Op("cross", (torch.cross, T.cross), _cross, gradient=gradients.cross),
+    Op("linalg.cross", (torch.linalg.cross,), _linalg_cross, gradient=gradients.linalg_cross),
     Op("inv", (torch.inverse, T.inverse, torch.linalg.inv), why=_LAPACK),
     Op("det", (torch.det, T.det, torch.linalg.det), why=_LAPACK),
     Op("solve", (torch.linalg.solve,), why=_LAPACK),

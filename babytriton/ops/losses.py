@@ -6,13 +6,15 @@ Half precision is computed in float32 and rounded once, at the end.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn import _reduction
 
 from babytriton.ops import numerics
+from babytriton.ops.gradients import losses as gradients
+from babytriton.ops.loss_reduction import reduction_of
 from babytriton.ops.site import Site
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -48,13 +50,6 @@ def _weighted(site: Site, loss: Any, weight: Any, how: tuple[Any, Any, str]) -> 
     return _reduced(site, loss * weight, how)
 
 
-def reduction_of(size_average: Any, reduce: Any, reduction: str) -> str:
-    """``reduction``, unless the arguments that were before it say another."""
-    if size_average is None and reduce is None:
-        return reduction
-    return str(_reduction.legacy_get_string(size_average, reduce, emit_warning=False))
-
-
 # Distances
 
 
@@ -68,7 +63,7 @@ def _mse_loss(
     weight: Value | None = None,
 ) -> Any:
     x, y, w = _wide(input, target, weight)
-    return _weighted(site, (x - y) * (x - y), w, (size_average, reduce, reduction))
+    return _weighted(site, torch.square(x - y), w, (size_average, reduce, reduction))
 
 
 def _l1_loss(
@@ -94,9 +89,11 @@ def _smooth_l1_loss(
     beta: float = 1.0,
 ) -> Any:
     x, y = _wide(input, target)
-    distance = (x - y).abs()
+    difference = x - y
+    distance = difference.abs()
     if beta:
-        near = 0.5 * distance * distance / beta
+        # Not of the distance, which has no second derivative at 0.
+        near = 0.5 * torch.square(difference) / beta
         distance = torch.where(distance < beta, near, distance - 0.5 * beta)
     return _reduced(site, distance, (size_average, reduce, reduction))
 
@@ -110,9 +107,10 @@ def _huber_loss(
     weight: Value | None = None,
 ) -> Any:
     x, y, w = _wide(input, target, weight)
-    distance = (x - y).abs()
+    difference = x - y
+    distance = difference.abs()
     far = delta * (distance - 0.5 * delta)
-    loss = torch.where(distance < delta, 0.5 * distance * distance, far)
+    loss = torch.where(distance < delta, 0.5 * torch.square(difference), far)
     # Other than those above, this mean does not divide by the weights.
     return _reduced(site, loss if w is None else loss * w, (None, None, reduction))
 
@@ -131,7 +129,7 @@ def _binary_cross_entropy(
 ) -> Any:
     """torch raises where a probability is outside of 0 to 1; this gives NaN."""
     x, y, w = _wide(input, target, weight)
-    loss = (y - 1) * torch.log1p(-x).clamp_min(-100.0) - y * torch.log(x).clamp_min(-100.0)
+    loss = gradients.binary_cross_entropy_of_each(x, y)
     return _reduced(site, loss if w is None else loss * w, (size_average, reduce, reduction))
 
 
@@ -146,10 +144,7 @@ def _binary_cross_entropy_with_logits(
     pos_weight: Value | None = None,
 ) -> Any:
     x, y, w, positive = _wide(input, target, weight, pos_weight)
-    log_probability = F.logsigmoid(x)
-    if positive is not None:
-        log_probability = log_probability * ((positive - 1) * y + 1)
-    loss = (1 - y) * x - log_probability
+    loss = gradients.binary_cross_entropy_with_logits_of_each(x, y, positive)
     return _reduced(site, loss if w is None else loss * w, (size_average, reduce, reduction))
 
 
@@ -203,7 +198,8 @@ def _gaussian_nll_loss(
         variance = torch.full_like(x, variance)
     if variance.shape == x.shape[:-1] and variance.shape != x.shape:
         variance = variance.unsqueeze(-1)
-    variance = variance.clamp_min(eps)
+    # As for torch, the gradient of a variance that is too small is that of ``eps``.
+    variance = variance + torch.where(variance < eps, eps - variance, 0.0).detach()
     loss = 0.5 * (variance.log() + (x - y) * (x - y) / variance)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
@@ -295,23 +291,34 @@ def _triplet_margin_loss(
     return _reduced(site, loss, (size_average, reduce, reduction))
 
 
+def _composed(name: str, build: Callable[..., Any]) -> Op:
+    """A row that is made of others, which have its gradient."""
+    return Op(name, (getattr(F, name),), build, by_parts=True)
+
+
 ROWS: tuple[Op, ...] = (
-    Op("mse_loss", (F.mse_loss,), _mse_loss),
-    Op("l1_loss", (F.l1_loss,), _l1_loss),
-    Op("smooth_l1_loss", (F.smooth_l1_loss,), _smooth_l1_loss),
-    Op("huber_loss", (F.huber_loss,), _huber_loss),
-    Op("binary_cross_entropy", (F.binary_cross_entropy,), _binary_cross_entropy),
+    _composed("mse_loss", _mse_loss),
+    _composed("l1_loss", _l1_loss),
+    _composed("smooth_l1_loss", _smooth_l1_loss),
+    _composed("huber_loss", _huber_loss),
+    Op(
+        "binary_cross_entropy",
+        (F.binary_cross_entropy,),
+        _binary_cross_entropy,
+        gradient=gradients.binary_cross_entropy,
+    ),
     Op(
         "binary_cross_entropy_with_logits",
         (F.binary_cross_entropy_with_logits,),
         _binary_cross_entropy_with_logits,
+        gradient=gradients.binary_cross_entropy_with_logits,
     ),
-    Op("kl_div", (F.kl_div,), _kl_div),
-    Op("poisson_nll_loss", (F.poisson_nll_loss,), _poisson_nll_loss),
-    Op("gaussian_nll_loss", (F.gaussian_nll_loss,), _gaussian_nll_loss),
-    Op("hinge_embedding_loss", (F.hinge_embedding_loss,), _hinge_embedding_loss),
-    Op("margin_ranking_loss", (F.margin_ranking_loss,), _margin_ranking_loss),
-    Op("soft_margin_loss", (F.soft_margin_loss,), _soft_margin_loss),
-    Op("cosine_embedding_loss", (F.cosine_embedding_loss,), _cosine_embedding_loss),
-    Op("triplet_margin_loss", (F.triplet_margin_loss,), _triplet_margin_loss),
+    _composed("kl_div", _kl_div),
+    _composed("poisson_nll_loss", _poisson_nll_loss),
+    _composed("gaussian_nll_loss", _gaussian_nll_loss),
+    _composed("hinge_embedding_loss", _hinge_embedding_loss),
+    _composed("margin_ranking_loss", _margin_ranking_loss),
+    _composed("soft_margin_loss", _soft_margin_loss),
+    _composed("cosine_embedding_loss", _cosine_embedding_loss),
+    _composed("triplet_margin_loss", _triplet_margin_loss),
 )

@@ -10,6 +10,8 @@ import torch
 from tvm import relax, tirx
 
 from babytriton.ops import numerics
+from babytriton.ops.gradients import math as gradients
+from babytriton.ops.gradients.elementwise import same, zero
 from babytriton.ops.numerics import like
 from babytriton.ops.pointwise import binary, elementwise, relaxed, spelled, unary
 from babytriton.ops.refusals import Unsupported
@@ -25,7 +27,7 @@ def _rounded(name: str, fn: Callable[..., Any], *spellings: str) -> Op:
             return site.expr(input)
         return relaxed(site, fn, input)
 
-    return Op(name, spelled(name, *spellings), build)
+    return Op(name, spelled(name, *spellings), build, gradient=zero)
 
 
 def _round(site: Site, input: Any, *, decimals: int = 0) -> Any:
@@ -99,46 +101,51 @@ def _nextafter(site: Site, input: Any, other: Any) -> Any:
 NO_KERNEL = "TVM has no kernel for this special function"
 
 ROWS: tuple[Op, ...] = (
-    unary("sqrt", relax.op.sqrt),
-    unary("rsqrt", relax.op.rsqrt),
-    unary("exp", relax.op.exp),
-    unary("exp2", tirx.exp2),
-    unary("expm1", numerics.expm1),
-    unary("log", relax.op.log),
-    unary("log2", tirx.log2),
-    unary("log10", tirx.log10),
-    unary("log1p", tirx.log1p),
-    unary("sin", relax.op.sin),
-    unary("cos", relax.op.cos),
-    unary("tan", relax.op.tan),
-    unary("asin", relax.op.asin, *spelled("asin", "arcsin")),
-    unary("acos", relax.op.acos, *spelled("acos", "arccos")),
-    unary("atan", relax.op.atan, *spelled("atan", "arctan")),
-    binary("atan2", tirx.atan2, *spelled("atan2", "arctan2")),
-    unary("sinh", relax.op.sinh),
-    unary("cosh", relax.op.cosh),
-    unary("tanh", relax.op.tanh),
-    unary("asinh", relax.op.asinh, *spelled("asinh", "arcsinh")),
-    unary("acosh", relax.op.acosh, *spelled("acosh", "arccosh")),
-    unary("atanh", relax.op.atanh, *spelled("atanh", "arctanh")),
-    unary("erf", relax.op.erf),
-    unary("erfc", lambda x: numerics.libm("erfc", x)),
-    unary("lgamma", lambda x: numerics.libm("lgamma", x), *spelled("lgamma", "gammaln")),
+    unary("sqrt", relax.op.sqrt, gradients.sqrt),
+    unary("rsqrt", relax.op.rsqrt, gradients.rsqrt),
+    unary("exp", relax.op.exp, gradients.exp),
+    unary("exp2", tirx.exp2, gradients.exp2),
+    unary("expm1", numerics.expm1, gradients.expm1),
+    unary("log", relax.op.log, gradients.log),
+    unary("log2", tirx.log2, gradients.log2),
+    unary("log10", tirx.log10, gradients.log10),
+    unary("log1p", tirx.log1p, gradients.log1p),
+    unary("sin", relax.op.sin, gradients.sin),
+    unary("cos", relax.op.cos, gradients.cos),
+    unary("tan", relax.op.tan, gradients.tan),
+    unary("asin", relax.op.asin, gradients.asin, *spelled("asin", "arcsin")),
+    unary("acos", relax.op.acos, gradients.acos, *spelled("acos", "arccos")),
+    unary("atan", relax.op.atan, gradients.atan, *spelled("atan", "arctan")),
+    binary("atan2", tirx.atan2, gradients.atan2, *spelled("atan2", "arctan2")),
+    unary("sinh", relax.op.sinh, gradients.sinh),
+    unary("cosh", relax.op.cosh, gradients.cosh),
+    unary("tanh", relax.op.tanh, gradients.tanh),
+    unary("asinh", relax.op.asinh, gradients.asinh, *spelled("asinh", "arcsinh")),
+    unary("acosh", relax.op.acosh, gradients.acosh, *spelled("acosh", "arccosh")),
+    unary("atanh", relax.op.atanh, gradients.atanh, *spelled("atanh", "arctanh")),
+    unary("erf", relax.op.erf, gradients.erf),
+    unary("erfc", lambda x: numerics.libm("erfc", x), gradients.erfc),
+    unary(
+        "lgamma",
+        lambda x: numerics.libm("lgamma", x),
+        gradients.lgamma,
+        *spelled("lgamma", "gammaln"),
+    ),
     Op("digamma", spelled("digamma", "psi"), why=NO_KERNEL),
-    unary("sigmoid", relax.op.sigmoid, *spelled("sigmoid", "expit")),
-    Op("logit", spelled("logit"), _logit),
-    binary("xlogy", _xlogy),
-    binary("xlog1py", _xlog1py),
-    binary("logaddexp", _logaddexp),
-    binary("logaddexp2", _logaddexp2),
-    binary("hypot", tirx.hypot),
-    Op("nextafter", spelled("nextafter"), _nextafter),
+    unary("sigmoid", relax.op.sigmoid, gradients.sigmoid, *spelled("sigmoid", "expit")),
+    Op("logit", spelled("logit"), _logit, gradient=gradients.logit),
+    binary("xlogy", _xlogy, gradients.xlogy),
+    binary("xlog1py", _xlog1py, gradients.xlog1py),
+    binary("logaddexp", _logaddexp, gradients.logaddexp),
+    binary("logaddexp2", _logaddexp2, gradients.logaddexp2),
+    binary("hypot", tirx.hypot, gradients.hypot),
+    Op("nextafter", spelled("nextafter"), _nextafter, gradient=same),
     _rounded("floor", relax.op.floor),
     _rounded("ceil", relax.op.ceil),
     _rounded("trunc", relax.op.trunc, "fix"),
-    Op("round", spelled("round"), _round),
-    unary("frac", lambda x: x - tirx.trunc(x)),
-    unary("sinc", _sinc),
-    unary("deg2rad", _times(math.pi / 180)),
-    unary("rad2deg", _times(180 / math.pi)),
+    Op("round", spelled("round"), _round, gradient=zero),
+    unary("frac", lambda x: x - tirx.trunc(x), same),
+    unary("sinc", _sinc, gradients.sinc),
+    unary("deg2rad", _times(math.pi / 180), gradients.deg2rad),
+    unary("rad2deg", _times(180 / math.pi), gradients.rad2deg),
 )

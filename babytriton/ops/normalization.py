@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from tvm import te, tirx
 
-from babytriton.ops import numerics
-from babytriton.ops.axes import Axes
-from babytriton.ops.reductions import variance, widened
+from babytriton.ops import numerics, standardizing
+from babytriton.ops.axes import Axes, softmax_dim
+from babytriton.ops.gradients import normalization as gradients
+from babytriton.ops.moments import variance, widened
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
 from babytriton.ops.table import Op
@@ -82,11 +83,7 @@ def exponentials(x: te.Tensor, axes: Axes) -> tuple[te.Tensor, te.Tensor, te.Ten
 
 
 def _softmax_axes(input: Value, dim: int | None) -> Axes:
-    ndim = input.meta.ndim
-    if dim is None:
-        # torch.nn.functional's choice from before dim was an argument.
-        dim = 0 if ndim in (0, 1, 3) else 1
-    return Axes.of(input, dim)
+    return Axes.of(input, softmax_dim(dim, input.meta.ndim))
 
 
 def _layer_norm(
@@ -194,13 +191,6 @@ def _by_channel(x: Any, weight: Any, bias: Any, dtype: torch.dtype) -> Any:
     return x
 
 
-def _update(running: Any, new: Any, momentum: float) -> None:
-    """Let running statistics move to those of a batch."""
-    if running is not None:
-        wide = running.to(new.dtype)
-        running.copy_(wide * (1 - momentum) + new * momentum)
-
-
 def _batch_norm(
     input: Any,
     running_mean: Any,
@@ -217,9 +207,9 @@ def _batch_norm(
         dims = [dim for dim in range(input.ndim) if dim != 1]
         variance, mean = torch.var_mean(input.to(wide), dims, correction=0)
         count = input.numel() // input.shape[1]
-        _update(running_mean, mean, momentum)
+        standardizing.update(running_mean, mean, momentum)
         # The running variance is the unbiased one, and the batch is divided by the other.
-        _update(running_var, variance * (count / (count - 1)), momentum)
+        standardizing.update(running_var, variance * (count / (count - 1)), momentum)
         running_mean, running_var = mean, variance
     # A scale and a shift of each channel, as torch does it on the CPU.
     scale = torch.rsqrt(running_var.to(wide) + eps)
@@ -244,18 +234,24 @@ def _instance_norm(
 ) -> Any:
     if not use_input_stats:
         return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    dims = list(range(2, input.ndim))
-    variance, mean = torch.var_mean(input.to(numerics.opmath(input.dtype)), dims)
-    _update(running_mean, mean.mean(0), momentum)
-    _update(running_var, variance.mean(0), momentum)
+    if running_mean is not None or running_var is not None:
+        dims = list(range(2, input.ndim))
+        detached = input.detach().to(numerics.opmath(input.dtype))
+        variance, mean = torch.var_mean(detached, dims)
+        standardizing.update(running_mean, mean.mean(0), momentum)
+        standardizing.update(running_var, variance.mean(0), momentum)
     return F.group_norm(input, input.shape[1], weight, bias, eps)
 
 
-def _local_response_norm(
-    site: Site, input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Any:
+def _local_response_norm(site: Site, input: Value, *args: Any, **kwargs: Any) -> Any:
     if not input.dtype.is_floating_point:
         raise Unsupported("the means of integers are cut to integers")
+    return _divided_by_neighbours(input, *args, **kwargs)
+
+
+def _divided_by_neighbours(
+    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
     wide = input.to(numerics.opmath(input.dtype))
     squares = wide * wide
     around = (0, 0) * (input.ndim - 2) + (size // 2, (size - 1) // 2)
@@ -263,7 +259,7 @@ def _local_response_norm(
     total = squares * 0
     for start in range(size):
         total = total + padded.narrow(1, start, input.shape[1])
-    return (wide / (total * (alpha / size) + k) ** beta).to(site.dtype)
+    return (wide / (total * (alpha / size) + k) ** beta).to(input.dtype)
 
 
 def _normalize(
@@ -283,7 +279,9 @@ def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any
 
 
 def _clamped_norm(x: Any, dim: int, eps: float) -> Any:
-    return torch.linalg.vector_norm(x, 2, dim, keepdim=True).clamp_min(eps)
+    norm = torch.linalg.vector_norm(x, 2, dim, keepdim=True)
+    # In torch the gradient passes the bound.
+    return norm + (norm.clamp_min(eps) - norm).detach()
 
 
 def _pairwise_distance(
@@ -293,19 +291,43 @@ def _pairwise_distance(
 
 
 ROWS: tuple[Op, ...] = (
-    Op("softmax", (torch.softmax, T.softmax, torch.special.softmax, F.softmax), _softmax),
+    Op(
+        "softmax",
+        (torch.softmax, T.softmax, torch.special.softmax, F.softmax),
+        _softmax,
+        gradient=gradients.softmax,
+    ),
     Op(
         "log_softmax",
         (torch.log_softmax, T.log_softmax, torch.special.log_softmax, F.log_softmax),
         _log_softmax,
+        gradient=gradients.log_softmax,
     ),
-    Op("softmin", (F.softmin,), _softmin),
-    Op("layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm),
-    Op("rms_norm", (F.rms_norm, torch.rms_norm), _rms_norm),
-    Op("group_norm", (F.group_norm, torch.group_norm), decompose=_group_norm),
-    Op("batch_norm", (F.batch_norm, torch.batch_norm), decompose=_batch_norm, scalars=True),
+    Op("softmin", (F.softmin,), _softmin, gradient=gradients.softmin),
+    Op(
+        "layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm, derive=standardizing.layer_norm
+    ),
+    Op("rms_norm", (F.rms_norm, torch.rms_norm), _rms_norm, derive=standardizing.rms_norm),
+    Op(
+        "group_norm",
+        (F.group_norm, torch.group_norm),
+        decompose=_group_norm,
+        derive=standardizing.group_norm,
+    ),
+    Op(
+        "batch_norm",
+        (F.batch_norm, torch.batch_norm),
+        decompose=_batch_norm,
+        scalars=True,
+        derive=standardizing.batch_norm,
+    ),
     Op("instance_norm", (F.instance_norm, torch.instance_norm), decompose=_instance_norm),
-    Op("local_response_norm", (F.local_response_norm,), _local_response_norm),
+    Op(
+        "local_response_norm",
+        (F.local_response_norm,),
+        _local_response_norm,
+        derive=_divided_by_neighbours,
+    ),
     Op("normalize", (F.normalize,), decompose=_normalize),
     Op("cosine_similarity", (F.cosine_similarity,), decompose=_cosine_similarity),
     Op("pairwise_distance", (F.pairwise_distance,), decompose=_pairwise_distance),

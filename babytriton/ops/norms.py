@@ -11,6 +11,7 @@ from tvm import te, tirx
 
 from babytriton.ops import numerics
 from babytriton.ops.axes import Axes
+from babytriton.ops.gradients import norms as gradients
 from babytriton.ops.reductions import extreme
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
@@ -95,12 +96,7 @@ def _linalg_norm(
     *,
     dtype: Any = None,
 ) -> Any:
-    if ord is None:
-        return vector_norm(site, A, 2.0, dim, keepdim)
-    reduced = A.meta.ndim if dim is None else len(dim) if isinstance(dim, (tuple, list)) else 1
-    if reduced == 2 and ord != "fro":
-        raise Unsupported("a matrix norm other than Frobenius's")
-    return vector_norm(site, A, 2.0 if ord == "fro" else float(ord), dim, keepdim)
+    return vector_norm(site, A, gradients.power_of(A, ord, dim), dim, keepdim)
 
 
 def _matrix_norm(
@@ -116,9 +112,19 @@ def _dist(input: Any, other: Any, p: float = 2) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    Op("norm", (torch.norm, T.norm), _norm),
-    Op("linalg.norm", (torch.linalg.norm,), _linalg_norm),
-    Op("linalg.vector_norm", (torch.linalg.vector_norm,), _vector_norm),
-    Op("linalg.matrix_norm", (torch.linalg.matrix_norm,), _matrix_norm),
+    Op("norm", (torch.norm, T.norm), _norm, gradient=gradients.norm),
+    Op("linalg.norm", (torch.linalg.norm,), _linalg_norm, gradient=gradients.linalg_norm),
+    Op(
+        "linalg.vector_norm",
+        (torch.linalg.vector_norm,),
+        _vector_norm,
+        gradient=gradients.vector_norm,
+    ),
+    Op(
+        "linalg.matrix_norm",
+        (torch.linalg.matrix_norm,),
+        _matrix_norm,
+        gradient=gradients.matrix_norm,
+    ),
     Op("dist", (torch.dist, T.dist), decompose=_dist),
 )

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from tvm import relax, te, tirx
 
+from babytriton.ops.gradients import padding as gradients
 from babytriton.ops.site import Site, compute
+from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -45,11 +47,13 @@ def _constant_pad(site: Site, input: Value, before: Sequence[int], value: Any) -
     fill = tirx.const(_number(value, site.dtype), dtype_of(site.dtype).name)
 
     def body(tensors: Sequence[Any], *index: Any) -> Any:
-        places = [i - b for i, b in zip(index, before)]
+        places = [i - int64(b) for i, b in zip(index, before)]
         inside = []
         for place, b, n, size in zip(places, before, sizes, site.shape):
-            inside += [place >= 0] if b > 0 else []
-            inside += [place < n] if size - b > n else []
+            after = size - b - n
+            # What a symbolic number is decides nothing about the program.
+            inside += [place >= 0] if is_symbolic(b) or b > 0 else []
+            inside += [place < int64(n)] if is_symbolic(after) or after > 0 else []
         found = tensors[0](*places)
         # if_then_else, as outside of the tensor there is nothing to read.
         return tirx.if_then_else(tirx.all(*inside), found, fill) if inside else found
@@ -162,9 +166,14 @@ def _reduce_axis(n: int, name: str) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    Op("pad", (F.pad,), _pad),
-    Op("constant_pad_nd", (torch.constant_pad_nd,), _constant_pad_nd),
-    Op("unfold", (T.unfold, torch.unfold_copy), _windows),
-    Op("nn.functional.unfold", (F.unfold,), decompose=_im2col),
-    Op("nn.functional.fold", (F.fold,), _col2im),
+    Op("pad", (F.pad,), _pad, gradient=gradients.pad),
+    Op(
+        "constant_pad_nd",
+        (torch.constant_pad_nd,),
+        _constant_pad_nd,
+        gradient=gradients.constant_pad_nd,
+    ),
+    Op("unfold", (T.unfold, torch.unfold_copy), _windows, gradient=gradients.windows),
+    Op("nn.functional.unfold", (F.unfold,), decompose=_im2col, gradient=gradients.im2col),
+    Op("nn.functional.fold", (F.fold,), _col2im, gradient=gradients.col2im),
 )

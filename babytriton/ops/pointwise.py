@@ -116,9 +116,7 @@ def relaxed(
     return site.cast(fn(*exprs), site.dtype)
 
 
-def unary(
-    name: str, fn: Callable[..., Any], *calls: Callee, dtype: torch.dtype | None = None
-) -> Op:
+def unary(name: str, fn: Callable[..., Any], gradient: Callable[..., Any], *calls: Callee) -> Op:
     """A row of one operand: ``fn`` is a Relax operator, or gives an element from an element."""
 
     def build(site: Site, input: Any) -> Any:
@@ -126,10 +124,10 @@ def unary(
             return relaxed(site, fn, input)
         return elementwise(site, name, fn, input)
 
-    return Op(name, calls or spelled(name), build)
+    return Op(name, calls or spelled(name), build, gradient=gradient)
 
 
-def binary(name: str, fn: Callable[..., Any], *calls: Callee) -> Op:
+def binary(name: str, fn: Callable[..., Any], gradient: Callable[..., Any], *calls: Callee) -> Op:
     """A row of two operands of one dtype, either of which may be a number."""
 
     def build(site: Site, input: Any, other: Any) -> Any:
@@ -137,7 +135,7 @@ def binary(name: str, fn: Callable[..., Any], *calls: Callee) -> Op:
             return relaxed(site, fn, input, other)
         return elementwise(site, name, fn, input, other)
 
-    return Op(name, calls or spelled(name), build, scalars=True)
+    return Op(name, calls or spelled(name), build, scalars=True, gradient=gradient)
 
 
 _CORRECTLY_ROUNDED = (relax.op.add, relax.op.subtract, relax.op.multiply)

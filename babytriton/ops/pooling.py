@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
-from babytriton.ops.convolution import each
+from babytriton.ops.gradients import pooling as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site, compute
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import each, int64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -337,36 +337,47 @@ def _adaptive_max_pool(rank: int) -> Callable[..., Any]:
     return build
 
 
-_AVERAGES = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+def _calls(name: str) -> tuple[Callable[..., Any], ...]:
+    """What torch has of a name, which is not always in both places."""
+    found = [getattr(home, name) for home in (F, torch) if hasattr(home, name)]
+    return tuple(dict.fromkeys(found))
 
-ROWS: tuple[Op, ...] = (
-    *(Op(f"avg_pool{n}d", (fn,), _avg_pool(n)) for n, fn in _AVERAGES.items()),
-    Op("adaptive_avg_pool1d", (F.adaptive_avg_pool1d,), _adaptive_avg_pool(1)),
-    Op("adaptive_avg_pool2d", (F.adaptive_avg_pool2d,), _adaptive_avg_pool(2)),
-    Op("adaptive_avg_pool3d", (F.adaptive_avg_pool3d,), _adaptive_avg_pool(3)),
-    Op(
-        "max_pool1d",
-        (F.max_pool1d, torch.max_pool1d, F.max_pool1d_with_indices, torch.max_pool1d_with_indices),
-        _max_pool(1),
-    ),
-    Op("max_pool2d", (F.max_pool2d, torch.max_pool2d, F.max_pool2d_with_indices), _max_pool(2)),
-    Op("max_pool3d", (F.max_pool3d, torch.max_pool3d, F.max_pool3d_with_indices), _max_pool(3)),
-    Op(
-        "adaptive_max_pool1d",
-        (F.adaptive_max_pool1d, torch.adaptive_max_pool1d, F.adaptive_max_pool1d_with_indices),
-        _adaptive_max_pool(1),
-    ),
-    Op(
-        "adaptive_max_pool2d",
-        (F.adaptive_max_pool2d, F.adaptive_max_pool2d_with_indices),
-        _adaptive_max_pool(2),
-    ),
-    Op(
-        "adaptive_max_pool3d",
-        (F.adaptive_max_pool3d, F.adaptive_max_pool3d_with_indices),
-        _adaptive_max_pool(3),
-    ),
-    Op("lp_pool1d", (F.lp_pool1d,), decompose=_lp_pool(F.avg_pool1d, F.max_pool1d, 1)),
-    Op("lp_pool2d", (F.lp_pool2d,), decompose=_lp_pool(F.avg_pool2d, F.max_pool2d, 2)),
-    Op("lp_pool3d", (F.lp_pool3d,), decompose=_lp_pool(F.avg_pool3d, F.max_pool3d, 3)),
-)
+
+def _rows(rank: int) -> list[Op]:
+    average, shared = f"avg_pool{rank}d", f"adaptive_avg_pool{rank}d"
+    largest, shared_largest = f"max_pool{rank}d", f"adaptive_max_pool{rank}d"
+    [found, *_] = _calls(f"{largest}_with_indices")
+    [shared_found, *_] = _calls(f"{shared_largest}_with_indices")
+    powers = _lp_pool(getattr(F, average), getattr(F, largest), rank)
+    return [
+        Op(average, _calls(average), _avg_pool(rank), gradient=gradients.avg_pool(rank)),
+        Op(
+            shared,
+            _calls(shared),
+            _adaptive_avg_pool(rank),
+            gradient=gradients.adaptive_avg_pool(rank),
+        ),
+        Op(largest, _calls(largest), _max_pool(rank), derive=gradients.largest_of(found)),
+        Op(
+            found.__name__,
+            _calls(found.__name__),
+            _max_pool(rank),
+            gradient=gradients.max_pool(rank),
+        ),
+        Op(
+            shared_largest,
+            _calls(shared_largest),
+            _adaptive_max_pool(rank),
+            derive=gradients.largest_of_shares(shared_found),
+        ),
+        Op(
+            shared_found.__name__,
+            _calls(shared_found.__name__),
+            _adaptive_max_pool(rank),
+            gradient=gradients.adaptive_max_pool(rank),
+        ),
+        Op(f"lp_pool{rank}d", _calls(f"lp_pool{rank}d"), decompose=powers),
+    ]
+
+
+ROWS: tuple[Op, ...] = (*_rows(1), *_rows(2), *_rows(3))

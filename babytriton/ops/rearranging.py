@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from tvm import relax, tirx
 
+from babytriton.ops.gradients import rearranging as gradients
 from babytriton.ops.site import Site
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -158,19 +159,29 @@ def _channel_shuffle(input: Any, groups: int) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    Op("flip", (torch.flip, T.flip), _flip),
+    Op("flip", (torch.flip, T.flip), _flip, gradient=gradients.flip),
     Op("fliplr", (torch.fliplr, T.fliplr), decompose=_fliplr),
     Op("flipud", (torch.flipud, T.flipud), decompose=_flipud),
     Op("rot90", (torch.rot90, T.rot90), decompose=_rot90),
-    Op("roll", (torch.roll, T.roll), _roll),
-    Op("tril", (torch.tril, T.tril), _tril),
-    Op("triu", (torch.triu, T.triu), _triu),
+    Op("roll", (torch.roll, T.roll), _roll, gradient=gradients.roll),
+    Op("tril", (torch.tril, T.tril), _tril, gradient=gradients.tril),
+    Op("triu", (torch.triu, T.triu), _triu, gradient=gradients.triu),
     Op("diag", (torch.diag, T.diag), decompose=_diag),
     Op("diagflat", (torch.diagflat, T.diagflat), decompose=_diagflat),
-    Op("diagonal", (torch.diagonal, T.diagonal, torch.diagonal_copy), _diagonal),
+    Op(
+        "diagonal",
+        (torch.diagonal, T.diagonal, torch.diagonal_copy),
+        _diagonal,
+        gradient=gradients.diagonal,
+    ),
     Op("linalg.diagonal", (torch.linalg.diagonal,), decompose=_linalg_diagonal),
-    Op("diag_embed", (torch.diag_embed, T.diag_embed), _diag_embed),
-    Op("diagonal_scatter", (torch.diagonal_scatter, T.diagonal_scatter), _diagonal_scatter),
+    Op("diag_embed", (torch.diag_embed, T.diag_embed), _diag_embed, gradient=gradients.diag_embed),
+    Op(
+        "diagonal_scatter",
+        (torch.diagonal_scatter, T.diagonal_scatter),
+        _diagonal_scatter,
+        gradient=gradients.diagonal_scatter,
+    ),
     Op("pixel_shuffle", (F.pixel_shuffle,), decompose=_pixel_shuffle),
     Op("pixel_unshuffle", (F.pixel_unshuffle,), decompose=_pixel_unshuffle),
     Op("channel_shuffle", (torch.channel_shuffle,), decompose=_channel_shuffle),

@@ -11,6 +11,9 @@ from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
 from babytriton.ops.axes import Axes
+from babytriton.ops.gradients import reductions as gradients
+from babytriton.ops.gradients.positions import positions
+from babytriton.ops.moments import widened
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import as_number, int64, is_symbolic
@@ -131,95 +134,6 @@ def _without_nan(x: Any) -> Any:
 _product = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype), name="prod")
 
 
-# Variance
-
-
-def _moments(site: Site, input: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operands of every variance: its axes, and its correction (torch's two ways to say it)."""
-    dim, correction, keepdim = _moment_arguments(*args, **kwargs)
-    return Axes.of(input, dim, keepdim), correction
-
-
-def _moment_arguments(
-    dim: Any = None,
-    unbiased: Any = True,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Any, float, bool]:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    return dim, float(unbiased) if correction is None else correction, keepdim
-
-
-def variance(x: te.Tensor, axes: Axes, correction: float = 0) -> tuple[te.Tensor, te.Tensor]:
-    """The mean and the variance, in two passes: E[x^2] - E[x]^2 would cancel.
-
-    The sum for the mean is of differences from the first element, so that of rows far from zero
-    no digits are lost.
-
-    Args:
-        x: floats in the dtype to compute in.
-        axes: to reduce.
-        correction: how much less than the number of elements the sum of squared deviations is
-            divided by; a divisor of 0 gives NaN, or inf, as in torch.
-    """
-    first = axes.each("first", lambda *i: axes.first(x, axes.full(i)))
-    total = axes.reduce("sum", lambda *i: x(*i) - axes.at(first, i))
-    mean = axes.each("mean", lambda *i: axes.over_length(total(*i)) + first(*i))
-
-    def squared(*index: Any) -> Any:
-        deviation = x(*index) - axes.at(mean, index)
-        return deviation * deviation
-
-    squares = axes.reduce("squares", squared)
-    scale = _inverse(axes.length, correction, x.dtype)
-    return mean, axes.each("variance", lambda *i: squares(*i) * scale)
-
-
-def _inverse(length: int, correction: float, dtype: str) -> tirx.PrimExpr:
-    """1 / (length - correction); infinity where that is not positive."""
-    if not is_symbolic(length):
-        # TVM refuses to divide by the constant 0.
-        return tirx.const(1 / (length - correction) if length > correction else math.inf, dtype)
-    divisor = as_number(length, dtype) - tirx.const(correction, dtype)
-    one, infinity = tirx.const(1, dtype), tirx.const(math.inf, dtype)
-    return tirx.Select(divisor > tirx.const(0, dtype), one / divisor, infinity)
-
-
-def widened(x: te.Tensor, dtype: torch.dtype) -> te.Tensor:
-    """``x`` in the dtype that torch computes ``dtype`` in."""
-    element = _accumulated(dtype)
-    return x if str(x.dtype) == _name(numerics.opmath(dtype)) else compute_like(x, element)
-
-
-def compute_like(x: te.Tensor, element: Callable[[Any], Any]) -> te.Tensor:
-    """``element`` of every number of ``x``."""
-    return te.compute(x.shape, lambda *i: element(x(*i)), name="widened")
-
-
-def _var(name: str, finish: Callable[[Any], Any]) -> Build:
-    def build(site: Site, input: Value, *args: Any, **kwargs: Any) -> Any:
-        axes, correction = _moments(site, input, args, kwargs)
-
-        def fn(x: te.Tensor) -> te.Tensor:
-            _, found = variance(widened(x, site.dtype), axes, correction)
-            return axes.each(name, lambda *i: finish(found(*i)).astype(_name(site.dtype)))
-
-        return site.te(name, fn, input.expr)
-
-    return build
-
-
-def _var_mean(spread: Build) -> Build:
-    # Two kernels: one that writes both results could not use a GPU's threads together.
-    def decompose(input: Any, *args: Any, **kwargs: Any) -> Any:
-        dim, _, keepdim = _moment_arguments(*args, **kwargs)
-        return spread(input, *args, **kwargs), torch.mean(input, dim, keepdim)
-
-    return decompose
-
-
 # Extremes
 
 
@@ -298,6 +212,27 @@ def _max(largest: bool) -> Build:
     return decompose
 
 
+def _derived_max(largest: bool) -> Build:
+    """The same, with the index from the extreme: that row by row is one kernel."""
+    plain, extreme = _max(largest), torch.amax if largest else torch.amin
+
+    def derive(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        if other is not None or dim is None or isinstance(dim, Value):
+            return plain(input, dim, keepdim, other=other)
+        values = extreme(input, dim, keepdim=True)
+        is_it = (input == values) | torch.isnan(input)
+        length = input.shape[dim] if input.ndim else 1
+        place = positions(values, length, dim, input.ndim)
+        index = torch.amin(torch.where(is_it, place, length), dim, keepdim)
+        return values if keepdim else values.squeeze(dim), index
+
+    return derive
+
+
+def _positions(site: Site, like: Value, length: Any, dim: int = 0, ndim: int = 1) -> Any:
+    return site.compute("place", site.shape, lambda _, *i: i[dim] if i else int64(0), like.expr)
+
+
 def _index(indices: Build, input: Any, dim: int, keepdim: bool) -> Any:
     # torch finds the place of the largest bool in max(dim), but has no argmax of bools.
     numbers = input.to(torch.uint8) if input.dtype == torch.bool else input
@@ -353,30 +288,45 @@ def _logsumexp(site: Site, input: Value, dim: Any, keepdim: bool = False) -> Any
 SORTS = "it needs the elements sorted"
 
 ROWS: tuple[Op, ...] = (
-    Op("sum", (torch.sum, T.sum), _sum),
-    Op("mean", (torch.mean, T.mean), _mean),
-    Op("nansum", (torch.nansum, T.nansum), _nansum),
+    Op("sum", (torch.sum, T.sum), _sum, gradient=gradients.sum),
+    Op("mean", (torch.mean, T.mean), _mean, gradient=gradients.mean),
+    Op("nansum", (torch.nansum, T.nansum), _nansum, gradient=gradients.nansum),
     Op("nanmean", (torch.nanmean, T.nanmean), decompose=_nanmean),
-    Op("prod", (torch.prod, T.prod), _prod),
+    Op("prod", (torch.prod, T.prod), _prod, gradient=gradients.prod),
     Op("count_nonzero", (torch.count_nonzero, T.count_nonzero), _count_nonzero),
-    Op("trace", (torch.trace, T.trace), _trace),
-    Op("var", (torch.var, T.var), _var("var", lambda x: x)),
-    Op("std", (torch.std, T.std), _var("std", te.sqrt)),
-    Op("var_mean", (torch.var_mean,), decompose=_var_mean(torch.var)),
-    Op("std_mean", (torch.std_mean,), decompose=_var_mean(torch.std)),
-    Op("amax", (torch.amax, T.amax), _extreme(True)),
-    Op("amin", (torch.amin, T.amin), _extreme(False)),
+    Op("trace", (torch.trace, T.trace), _trace, gradient=gradients.trace),
+    Op("amax", (torch.amax, T.amax), _extreme(True), gradient=gradients.extreme),
+    Op("amin", (torch.amin, T.amin), _extreme(False), gradient=gradients.extreme),
     Op("aminmax", (torch.aminmax, T.aminmax), decompose=_aminmax),
     Op("argmax", (torch.argmax, T.argmax), _extreme_index(True)),
     Op("argmin", (torch.argmin, T.argmin), _extreme_index(False)),
-    Op("max", (torch.max, T.max), decompose=_max(True)),
-    Op("min", (torch.min, T.min), decompose=_max(False)),
+    Op(
+        "max",
+        (torch.max, T.max),
+        decompose=_max(True),
+        derive=_derived_max(True),
+        gradient=gradients.largest,
+    ),
+    Op(
+        "min",
+        (torch.min, T.min),
+        decompose=_max(False),
+        derive=_derived_max(False),
+        gradient=gradients.smallest,
+    ),
     Op("any", (torch.any, T.any), _any_all(True)),
     Op("all", (torch.all, T.all), _any_all(False)),
-    Op("logsumexp", (torch.logsumexp, T.logsumexp, torch.special.logsumexp), _logsumexp),
-    Op("median", (torch.median, T.median), why=SORTS),
-    Op("nanmedian", (torch.nanmedian, T.nanmedian), why=SORTS),
-    Op("mode", (torch.mode, T.mode), why=SORTS),
+    Op(
+        "logsumexp",
+        (torch.logsumexp, T.logsumexp, torch.special.logsumexp),
+        _logsumexp,
+        gradient=gradients.logsumexp,
+    ),
+    Op("median", (torch.median, T.median), why=SORTS, gradient=gradients.selected),
+    Op("nanmedian", (torch.nanmedian, T.nanmedian), why=SORTS, gradient=gradients.selected),
+    Op("mode", (torch.mode, T.mode), why=SORTS, gradient=gradients.mode),
     Op("quantile", (torch.quantile, T.quantile), why=SORTS),
     Op("nanquantile", (torch.nanquantile, T.nanquantile), why=SORTS),
 )
+
+PARTS: tuple[Op, ...] = (Op("positions", (positions,), _positions),)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 
 class Unsupported(Exception):
     """A row does not cover this call; the message says why torch runs it instead."""
+
+
+class Random(Unsupported):
+    """The call draws random numbers, so that another run of it gives others."""
+
+    def __init__(self) -> None:
+        super().__init__("it draws random numbers")
 
 
 class Mutation(Exception):
@@ -64,6 +72,20 @@ class Unavailable(Exception):
     def __init__(self, why: str, instead: str) -> None:
         super().__init__(why)
         self.instead = instead
+
+
+class NoGradient(Exception):
+    """Something on the way from an input to a result has no gradient.
+
+    Attributes:
+        name: of the row, or of the user's function.
+        span: of the user's expression that it was made for.
+    """
+
+    def __init__(self, name: str, why: str, span: Any) -> None:
+        super().__init__(why)
+        self.name = name
+        self.span = span
 
 
 class RowFailed(Exception):

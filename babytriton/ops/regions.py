@@ -6,9 +6,11 @@ inside the branches of an If. What a part uses from around it becomes its last p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tvm import relax
@@ -18,18 +20,31 @@ from tvm.relax.utils import copy_with_new_vars
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import ir as I
 
+from babytriton.ops.reverse.regions import BranchStep, CountedStep, Loop, WhileStep
+from babytriton.ops.reverse.tape import Step
 from babytriton.ops.site import relax_type
 from babytriton.types import TensorType
+
+if TYPE_CHECKING:
+    from babytriton.ops.builder import Builder
 
 DEPTH = 62
 """Of the recursion that makes a loop without a known count: it ends after 2**62 steps at most."""
 
 
 class Region:
-    """What is emitted inside a ``with`` block is kept apart from the program around it."""
+    """What is emitted inside a ``with`` block is kept apart from the program around it.
+
+    Attributes:
+        blocks: what was emitted.
+        steps: of that, what gradients flow through.
+        draws: whether it draws random numbers.
+    """
 
     def __init__(self) -> None:
         self.blocks: Sequence[relax.BindingBlock] = ()
+        self.steps: Sequence[Step] = ()
+        self.draws = False
         self._frame = R.SeqExpr()
 
     def __enter__(self) -> Region:
@@ -46,6 +61,100 @@ class Region:
         self._frame.__exit__(None, None, None)
         self.blocks = self._frame.binding_blocks
 
+    def before(self, other: Region) -> Region:
+        """Both regions as one, this one first."""
+        joined = Region()
+        joined.blocks = [*self.blocks, *other.blocks]
+        joined.steps = [*self.steps, *other.steps]
+        joined.draws = self.draws or other.draws
+        return joined
+
+    def quiet(self) -> Region:
+        """The region without the calls that it makes for what they do, such as printing."""
+        copied = Region()
+        copied.blocks = [
+            relax.BindingBlock([b for b in block.bindings if not _has_effect(b)])
+            for block in self.blocks
+        ]
+        copied.steps, copied.draws = self.steps, self.draws
+        return copied
+
+
+def _has_effect(binding: relax.Binding) -> bool:
+    return isinstance(binding.value, relax.Call) and isinstance(binding.value.op, relax.ExternFunc)
+
+
+class Numbers(Protocol):
+    """How a loop counts: the numbers of its steps."""
+
+    def variable(self, name: str) -> Var:
+        """A parameter for one."""
+
+    def number(self, value: Any) -> relax.Expr:
+        """One as an argument."""
+
+    def less(self, low: Any, high: Any, count: int) -> Any:
+        """Whether there are fewer than ``count`` steps from ``low`` to ``high``."""
+
+    def middle(self, low: Any, high: Any) -> relax.Expr:
+        """A number between two."""
+
+
+class Sizes:
+    """Numbers that are known when the loop begins, without a look into a tensor."""
+
+    def variable(self, name: str) -> Var:
+        return Var(name, PrimType("int64"))
+
+    def number(self, value: Any) -> relax.Expr:
+        return relax.prim_value(value)
+
+    def less(self, low: Any, high: Any, count: int) -> Any:
+        return high - low < count
+
+    def middle(self, low: Any, high: Any) -> relax.Expr:
+        return relax.prim_value((low + high) // 2)
+
+
+class Counts:
+    """Numbers that tensors hold, int64 without dimensions.
+
+    Args:
+        regions: of the program.
+    """
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+
+    def variable(self, name: str) -> Var:
+        return carried(name, TensorType((), torch.int64))
+
+    def number(self, value: Any) -> relax.Expr:
+        return relax.const(value, "int64") if isinstance(value, int) else value
+
+    def less(self, low: Any, high: Any, count: int) -> Any:
+        def fewer(one: Var, other: Var) -> relax.Expr:
+            return relax.op.less(R.emit(relax.op.subtract(other, one)), self.number(count))
+
+        return self._computed("fewer", fewer, low, high)
+
+    def middle(self, low: Any, high: Any) -> relax.Expr:
+        def half(one: Var, other: Var) -> relax.Expr:
+            return relax.op.floor_divide(R.emit(relax.op.add(one, other)), self.number(2))
+
+        return self._computed("middle", half, low, high)
+
+    def _computed(
+        self, name: str, fn: Callable[[Var, Var], relax.Expr], low: Any, high: Any
+    ) -> relax.Expr:
+        """Arithmetic in a function of its own: beside an If, TVM plans memory wrongly for it."""
+        one, other = self.variable("low"), self.variable("high")
+        with Region() as region:
+            found = R.emit(fn(one, other))
+        function = self._regions.define(name, [one, other], region, [found])
+        [result] = fields(R.emit(function.call([low, high])), 1)
+        return result
+
 
 def carried(name: str, type: TensorType) -> Var:
     """A tensor that a loop takes from step to step, as its body sees it."""
@@ -61,15 +170,21 @@ class Regions:
     """Emits branches and loops into the open Relax function.
 
     Args:
-        unique: makes the name of a function one that no other has.
-        is_pure: whether what was emitted so far only computes.
+        builder: of the program.
     """
 
-    def __init__(self, unique: Callable[[str], str], is_pure: Callable[[], bool]) -> None:
-        self._unique = unique
-        self._is_pure = is_pure
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
         self.used = False
         """Whether the program has such parts."""
+
+    @contextmanager
+    def part(self) -> Iterator[Region]:
+        """Inside, what is emitted becomes a region."""
+        draws = self._builder.draws
+        with Region() as region, self._builder.tape.part() as steps:
+            yield region
+        region.steps, region.draws = steps, self._builder.draws > draws
 
     def branch(
         self,
@@ -91,7 +206,7 @@ class Regions:
             self.branch(condition, (then[0], [_nothing()]), (orelse[0], [_nothing()]))
             return []
         calls = [
-            self._define(name, [], *part).call([])
+            self.define(name, [], *part).call([])
             for name, part in (("then", then), ("orelse", orelse))
         ]
         with R.If(condition) as chosen:
@@ -99,7 +214,11 @@ class Regions:
                 _emit("branch", calls[0])
             with R.Else():
                 _emit("branch", calls[1])
-        return _fields(chosen.var, len(then[1]))
+        results = fields(chosen.var, len(then[1]))
+        if self._builder.tape.running:
+            step = BranchStep.of(self._builder, condition, (then, orelse), results)
+            self._builder.tape.note(step)
+        return results
 
     def counted_loop(
         self,
@@ -128,25 +247,94 @@ class Regions:
             state = carried("nothing", TensorType((), torch.bool))
             self.counted_loop(count, step, [state], [_nothing()], (body[0], [state]))
             return []
-        part = self._define("body", [step, *states], *body)
-        low, high = Var("low", PrimType("int64")), Var("high", PrimType("int64"))
-        driver = self._declare("steps", [low, high, *states], part)
-        with Region() as region, R.If(high - low < 2) as single:
+        part = self.define("body", [step, *states], *body)
+        steps = self.steps(part, True, states, Sizes())
+        start, end = relax.prim_value(0), relax.prim_value(count)
+        results = fields(R.emit(steps.call([start, end, *initial])), len(states))
+        if self._builder.tape.running:
+            loop = Loop.of(self._builder, states, initial, *body)
+            after, span = loop.chosen(self._builder, results), self._builder.span
+            self._builder.tape.note(CountedStep(loop, step, steps, Sizes(), end, after, span))
+        return results
+
+    def steps(
+        self, part: Function, numbered: bool, states: Sequence[Var], numbers: Numbers
+    ) -> Function:
+        """A function that runs the steps from one number to another.
+
+        Args:
+            part: runs a step.
+            numbered: whether it takes the number of the step first.
+            states: what it takes from step to step.
+            numbers: of the steps.
+        """
+        low, high = numbers.variable("low"), numbers.variable("high")
+        driver = self.declare("steps", [low, high, *states], part)
+        with Region() as region, R.If(numbers.less(low, high, 2)) as single:
             with R.Then():
-                with R.If(high - low < 1) as none:
+                with R.If(numbers.less(low, high, 1)) as none:
                     with R.Then():
                         _emit("state", relax.Tuple(states))
                     with R.Else():
-                        _emit("state", part.call([relax.prim_value(low), *states]))
+                        step = [numbers.number(low)] if numbered else []
+                        _emit("state", part.call([*step, *states]))
                 _emit("states", none.var)
             with R.Else():
-                middle = relax.prim_value((low + high) // 2)
-                first = R.emit(driver.call([relax.prim_value(low), middle, *states]))
-                halfway = _fields(first, len(states))
-                _emit("states", driver.call([middle, relax.prim_value(high), *halfway]))
+                middle = numbers.middle(low, high)
+                first = R.emit(driver.call([numbers.number(low), middle, *states]))
+                halfway = fields(first, len(states))
+                _emit("states", driver.call([middle, numbers.number(high), *halfway]))
         driver.define(region, single.var)
-        start, end = relax.prim_value(0), relax.prim_value(count)
-        return _fields(R.emit(driver.call([start, end, *initial])), len(states))
+        return driver
+
+    def steps_back(
+        self,
+        steps: Function,
+        part: Function,
+        numbered: bool,
+        states: Sequence[Var],
+        pulled: Sequence[Var],
+        numbers: Numbers,
+    ) -> Function:
+        """A function that goes back through the steps from one number to another.
+
+        Of the steps from ``low`` to ``high`` it goes back through the second half, whose first
+        state it computes from ``low`` on, and then through the first one: so no state is kept for
+        longer than it is needed, as many are at a time as the logarithm of the number of steps,
+        and each step is run that many times (A. Griewank, Achieving logarithmic growth of temporal
+        and spatial complexity in reverse automatic differentiation, 1992).
+
+        Args:
+            steps: runs the steps between two numbers.
+            part: goes back through a step: of the state before it and what is ``pulled``, gives
+                the latter before the step.
+            numbered: whether it takes the number of the step first.
+            states: what the loop takes from step to step.
+            pulled: what is taken back from step to step.
+            numbers: of the steps.
+        """
+        low, high = numbers.variable("low"), numbers.variable("high")
+        driver = self.declare("steps_back", [low, high, *states, *pulled], part, steps)
+        with Region() as region, R.If(numbers.less(low, high, 2)) as single:
+            with R.Then():
+                with R.If(numbers.less(low, high, 1)) as none:
+                    with R.Then():
+                        _emit("pull", relax.Tuple(pulled))
+                    with R.Else():
+                        step = [numbers.number(low)] if numbered else []
+                        _emit("pull", part.call([*step, *states, *pulled]))
+                _emit("pulled", none.var)
+            with R.Else():
+                start, end = numbers.number(low), numbers.number(high)
+                middle = numbers.middle(low, high)
+                halfway = fields(R.emit(steps.call([start, middle, *states])), len(states))
+                second = R.emit(driver.call([middle, end, *halfway, *pulled]))
+                _emit(
+                    "pulled",
+                    driver.call([start, middle, *states, *fields(second, len(pulled))]),
+                )
+        driver.define(region, single.var)
+        return driver
 
     def while_loop(
         self,
@@ -164,16 +352,16 @@ class Regions:
         Returns:
             The values of ``states`` after the last step.
         """
-        part = self._define("body", states, *body)
+        part = self.define("body", states, *body)
         depth = Var("depth", PrimType("int64"))
-        driver = self._declare("steps", [depth, *states], part)
+        driver = self.declare("steps", [depth, *states], part)
         with Region() as region, R.If(depth < 1) as single:
             with R.Then():
                 _emit("states", part.call(states))
             with R.Else():
                 less = relax.prim_value(depth - 1)
                 first = R.emit(driver.call([less, *states]))
-                halfway = _fields(first, len(states))
+                halfway = fields(first, len(states))
                 with R.If(halfway[0]) as again:
                     with R.Then():
                         _emit("state", driver.call([less, *halfway]))
@@ -186,33 +374,48 @@ class Regions:
                 _emit("state", driver.call([relax.prim_value(DEPTH), *initial]))
             with R.Else():
                 _emit("state", relax.Tuple(initial))
-        return _fields(any_step.var, len(states))
+        results = fields(any_step.var, len(states))
+        if self._builder.tape.running:
+            loop = Loop.of(self._builder, states, initial, *body)
+            after, span = loop.chosen(self._builder, results), self._builder.span
+            self._builder.tape.note(WhileStep(loop, part, Counts(self), after, span))
+        return results
 
-    def _define(
+    def run(self, call: relax.Call, count: int) -> list[Var]:
+        """Run a function; gives the parts of its result."""
+        return fields(R.emit(call), count)
+
+    def define(
         self, name: str, parameters: Sequence[Var], region: Region, results: Sequence[relax.Expr]
-    ) -> _Function:
-        free = _free(region, relax.Tuple(results), parameters)
+    ) -> Function:
+        """A function of a region; what that uses from around it follows the parameters."""
+        free = free_in(region, relax.Tuple(results), parameters)
         types = relax.TupleType([result.ty for result in results])
         function = self._new(name, [*parameters, *free], types, free)
         function.define(region, relax.Tuple(results))
         return function
 
-    def _declare(self, name: str, parameters: Sequence[Var], body: _Function) -> _Function:
-        """A function that calls ``body`` and itself, and passes on what ``body`` needs."""
-        every = [*parameters, *body.free]
-        return self._new(name, every, body.results, body.free)
+    def declare(
+        self, name: str, parameters: Sequence[Var], body: Function, *others: Function
+    ) -> Function:
+        """A function that calls others and itself, and passes on what they need."""
+        free = list(body.free)
+        for var in (var for other in others for var in other.free):
+            if not any(var.same_as(known) for known in free):
+                free.append(var)
+        return self._new(name, [*parameters, *free], body.results, free)
 
     def _new(
         self, name: str, parameters: Sequence[Var], results: relax.TupleType, free: Sequence[Var]
-    ) -> _Function:
+    ) -> Function:
         self.used = True
-        name, is_pure = self._unique(name), self._is_pure()
+        name, is_pure = self._builder.unique(name), self._builder.effects == 0
         empty = relax.Function.create_empty(list(parameters), results, is_pure=is_pure)
-        return _Function(I.decl_function(name, empty), name, parameters, results, free, is_pure)
+        return Function(I.decl_function(name, empty), name, parameters, results, free, is_pure)
 
 
 @dataclass(frozen=True)
-class _Function:
+class Function:
     """A private function of the program; its last parameters are what it uses from around it."""
 
     variable: GlobalVar
@@ -232,7 +435,7 @@ class _Function:
         return relax.Call(self.variable, [*arguments, *self.free])
 
 
-def _free(region: Region, result: relax.Expr, bound: Sequence[Var]) -> list[Var]:
+def free_in(region: Region, result: relax.Expr, bound: Sequence[Var]) -> list[Var]:
     """What a region and its result use from around them."""
     found = relax.analysis.free_vars(relax.SeqExpr(region.blocks, result))
     return [var for var in found if not any(var.same_as(known) for known in bound)]
@@ -250,5 +453,6 @@ def _emit(name: str, expr: relax.Expr) -> Var:
     return found
 
 
-def _fields(result: Var, count: int) -> list[Var]:
+def fields(result: Var, count: int) -> list[Var]:
+    """The parts of a tuple."""
     return [R.emit(relax.TupleGetItem(result, i)) for i in range(count)]

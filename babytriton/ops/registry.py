@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable, Mapping
@@ -77,7 +78,11 @@ class Registry:
             decompose: the callable in terms of others, as a plain function of its arguments.
             meta: gives the result as meta tensors. By default that is what the target itself
                 gives for meta tensors, or, where it fails on them, what Relax infers.
-            gradient: kept on the row, for reverse mode.
+            gradient: ``gradient(grad, result, *args, **kwargs)``, a plain torch function with the
+                arguments of the call, gives the gradients of its leading arguments: a tensor, or a
+                tuple of tensors and of ``None``. Sums over broadcast dimensions, and casts, are not
+                its task. Without one, a gradient that is asked for is refused, unless the row is
+                ``decompose``.
 
         Returns:
             The (last) target, so that it serves as a decorator; a decorator where the target, or
@@ -109,7 +114,7 @@ class Registry:
             None if build is None else _built(name, build),
             None if decompose is None else _decomposed(name, decompose),
             meta=meta,
-            gradient=gradient,
+            gradient=None if gradient is None else _differentiated(name, gradient),
             registered=True,
         )
         with self.lock:
@@ -187,6 +192,19 @@ def _decomposed(name: str, decompose: Callable[..., Any]) -> Callable[..., Any]:
             return found
 
     return row
+
+
+def _differentiated(name: str, gradient: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(gradient)  # whose parameters are looked at
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        with _Blaming(f"the gradient of {name}", gradient):
+            found = gradient(*args, **kwargs)
+            for part in found if isinstance(found, tuple) else [found]:
+                if part is not None and not isinstance(part, (Value, list)):
+                    raise RowFailed(f"the gradient of {name}", f"it gives {part!r}, and no tensor")
+            return found
+
+    return rule
 
 
 def _check_result(name: str, found: Any) -> None:

@@ -92,7 +92,7 @@ def convert(builder: Builder, value: Any, kind: type) -> Scalar:
             return value
         arguments, value = value.arguments, value.tensor
     found = builder.moved(value.reshape(()).to(NUMBERS[kind]))
-    return Scalar(builder, found.expr, kind(1), arguments)
+    return Scalar(builder, builder.unfollowed(found.expr), kind(1), arguments)
 
 
 def constant(builder: Builder, number: bool | int | float) -> relax.Expr:

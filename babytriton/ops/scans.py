@@ -12,6 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
+from babytriton.ops.gradients import scans as gradients
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
 from babytriton.ops.table import Op
@@ -33,9 +34,12 @@ def scan(
     shape: Sequence[int],
     dim: int,
     start: State,
-    step: Callable[[State, Expr, Expr], State],
+    step: Callable[..., State],
     results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
     operator: str | None = None,
+    *,
+    beside: relax.Expr | None = None,
+    backwards: bool = False,
 ) -> tuple[relax.Expr, ...]:
     """One kernel that walks along a dimension: a block for each row, whose body is the walk.
 
@@ -53,12 +57,16 @@ def scan(
         results: the dtype of each result, and its element for the state after its position.
         operator: "add" or "mul", where the walk is a running sum or product in the dtype of its
             only state.
+        beside: a tensor like ``x``, whose element ``step`` takes as well.
+        backwards: whether to walk from the last element to the first.
     """
-    function = _scan_function(name, str(x.ty.dtype), shape, dim, start, step, results)
+    inputs = [x] if beside is None else [x, beside]
+    dtypes = [str(source.ty.dtype) for source in inputs]
+    function = _scan_function(name, dtypes, shape, dim, start, step, results, backwards)
     if operator is not None:
         function = function.with_attr(SCAN, [operator, dim])
     types = [TensorType(tuple(shape), dtype) for dtype, _ in results]
-    found = site.kernel(name, function, [x], *types)
+    found = site.kernel(name, function, inputs, *types)
     if len(types) == 1:
         return (found,)
     return tuple(relax.TupleGetItem(found, i) for i in range(len(types)))
@@ -66,12 +74,13 @@ def scan(
 
 def _scan_function(
     name: str,
-    dtype: str,
+    dtypes: Sequence[str],
     shape: Sequence[int],
     dim: int,
     start: State,
-    step: Callable[[State, Expr, Expr], State],
+    step: Callable[..., State],
     results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
+    backwards: bool,
 ) -> tirx.PrimFunc:
     extents = [int64(n) for n in shape]
     rows = [d for d in range(len(shape)) if d != dim]
@@ -80,7 +89,9 @@ def _scan_function(
         with S.prim_func(s_tir=True):
             S.func_name(name)
             S.func_attr({"tirx.noalias": True})
-            source = S.arg("x", S.buffer(extents, dtype))
+            sources = [
+                S.arg(name, S.buffer(extents, dtype)) for name, dtype in zip(("x", "y"), dtypes)
+            ]
             outs = [
                 S.arg(f"out{i}", S.buffer(extents, dtype_of(result).name))
                 for i, (result, _) in enumerate(results)
@@ -96,11 +107,14 @@ def _scan_function(
                 ]
                 for cell, value in zip(cells, start):
                     S.buffer_store(cell, value, [zero])
-                with S.serial(zero, extents[dim] if extents else int64(1)) as position:
+                length = extents[dim] if extents else int64(1)
+                with S.serial(zero, length) as count:
+                    position = length - int64(1) - count if backwards else count
                     index = spatial[: len(rows)]
                     index[dim:dim] = [position] if extents else []
                     state = tuple(cell[zero] for cell in cells)
-                    after = step(state, source[tuple(index)] if index else source[()], position)
+                    x, *beside = (source[tuple(index)] for source in sources)
+                    after = step(state, x, position, *beside)
                     for cell, value in zip(cells, after):
                         S.buffer_store(cell, value, [zero])
                     for out, (_, element) in zip(outs, results):
@@ -117,14 +131,8 @@ def _running(
     join: Callable[[Expr, Expr], Expr],
     operator: str | None = None,
 ) -> Any:
-    """A scan whose state is its result, in torch's accumulator: float64 for float32, as on the CPU.
-
-    Where kernels are source alone, it is float32: not all languages have more.
-    """
-    dtype = numerics.opmath(site.dtype)
-    if dtype == torch.float32 == site.dtype and site.builder.device.type != "meta":
-        dtype = torch.float64
-    wide, narrow = dtype_of(dtype).name, dtype_of(site.dtype).name
+    """A scan whose state is its result, in torch's accumulator."""
+    wide, narrow = dtype_of(_accumulator(site)).name, dtype_of(site.dtype).name
 
     def step(state: State, x: Expr, _: Expr) -> State:
         return (join(state[0], x.astype(wide)),)
@@ -143,6 +151,17 @@ def _running(
     return found
 
 
+def _accumulator(site: Site) -> torch.dtype:
+    """What a scan adds up in: float64 for float32, as torch does on the CPU.
+
+    Where kernels are source alone, it is float32: not all languages have more.
+    """
+    dtype = numerics.opmath(site.dtype)
+    if dtype == torch.float32 == site.dtype and site.builder.device.type != "meta":
+        return torch.float64
+    return dtype
+
+
 def _cumsum(site: Site, input: Value, dim: int, *, dtype: Any = None) -> Any:
     return _running(site, "cumsum", input, dim, 0, lambda total, x: total + x, "add")
 
@@ -159,6 +178,31 @@ def _logcumsumexp(site: Site, input: Value, dim: int) -> Any:
         return tirx.Select(infinite, high, tirx.log1p(tirx.exp(low - high)) + high)
 
     return _running(site, "logcumsumexp", input, dim, -math.inf, join)
+
+
+def _recurrence(site: Site, input: Value, factor: Value, dim: int, backwards: bool) -> Any:
+    wide, narrow = dtype_of(_accumulator(site)).name, dtype_of(site.dtype).name
+    zero = tirx.const(0, wide)
+
+    def forth(state: State, x: Expr, _: Expr, f: Expr) -> State:
+        return (x.astype(wide) + f.astype(wide) * state[0],)
+
+    def back(state: State, x: Expr, _: Expr, f: Expr) -> State:
+        # The parts change in order: the second is the factor of the step to the next element.
+        return (x.astype(wide) + state[1] * state[0], f.astype(wide))
+
+    return scan(
+        site,
+        "recurrence",
+        input.expr,
+        site.shape,
+        dim % max(len(site.shape), 1),
+        (zero, zero) if backwards else (zero,),
+        back if backwards else forth,
+        [(site.dtype, lambda state: state[0].astype(narrow))],
+        beside=factor.expr,
+        backwards=backwards,
+    )
 
 
 def _extreme(name: str, largest: bool) -> Callable[..., Any]:
@@ -207,10 +251,29 @@ def _diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: An
 
 
 ROWS: tuple[Op, ...] = (
-    Op("cumsum", (torch.cumsum, T.cumsum), _cumsum),
-    Op("cumprod", (torch.cumprod, T.cumprod), _cumprod),
-    Op("logcumsumexp", (torch.logcumsumexp, T.logcumsumexp), _logcumsumexp),
-    Op("cummax", (torch.cummax, T.cummax), _extreme("cummax", True)),
-    Op("cummin", (torch.cummin, T.cummin), _extreme("cummin", False)),
+    Op("cumsum", (torch.cumsum, T.cumsum), _cumsum, gradient=gradients.cumsum),
+    Op("cumprod", (torch.cumprod, T.cumprod), _cumprod, gradient=gradients.cumprod),
+    Op(
+        "logcumsumexp",
+        (torch.logcumsumexp, T.logcumsumexp),
+        _logcumsumexp,
+        gradient=gradients.logcumsumexp,
+    ),
+    Op(
+        "cummax",
+        (torch.cummax, T.cummax),
+        _extreme("cummax", True),
+        gradient=gradients.extreme,
+    ),
+    Op(
+        "cummin",
+        (torch.cummin, T.cummin),
+        _extreme("cummin", False),
+        gradient=gradients.extreme,
+    ),
     Op("diff", (torch.diff, T.diff), decompose=_diff),
+)
+
+PARTS: tuple[Op, ...] = (
+    Op("recurrence", (gradients.recurrence,), _recurrence, gradient=gradients.of_recurrence),
 )

@@ -19,6 +19,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
+from babytriton.ops.gradients import scattering as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.pointwise import number
 from babytriton.ops.refusals import Unsupported
@@ -342,15 +343,35 @@ def _slice_scatter(
 
 
 ROWS: tuple[Op, ...] = (
-    Op("scatter", (torch.scatter, T.scatter), _scatter),
-    Op("scatter_add", (torch.scatter_add, T.scatter_add), _scatter_add),
-    Op("scatter_reduce", (torch.scatter_reduce, T.scatter_reduce), _scatter_reduce),
-    Op("index_add", (torch.index_add, T.index_add), _index_add),
-    Op("index_copy", (torch.index_copy, T.index_copy), _index_copy),
-    Op("index_fill", (torch.index_fill, T.index_fill), _index_fill),
-    Op("index_put", (torch.index_put, T.index_put), _index_put),
-    Op("select_scatter", (torch.select_scatter, T.select_scatter), _select_scatter),
-    Op("slice_scatter", (torch.slice_scatter, T.slice_scatter), _slice_scatter),
+    Op("scatter", (torch.scatter, T.scatter), _scatter, gradient=gradients.scatter),
+    Op(
+        "scatter_add",
+        (torch.scatter_add, T.scatter_add),
+        _scatter_add,
+        gradient=gradients.scatter_add,
+    ),
+    Op(
+        "scatter_reduce",
+        (torch.scatter_reduce, T.scatter_reduce),
+        _scatter_reduce,
+        gradient=gradients.scatter_reduce,
+    ),
+    Op("index_add", (torch.index_add, T.index_add), _index_add, gradient=gradients.index_add),
+    Op("index_copy", (torch.index_copy, T.index_copy), _index_copy, gradient=gradients.index_copy),
+    Op("index_fill", (torch.index_fill, T.index_fill), _index_fill, gradient=gradients.index_fill),
+    Op("index_put", (torch.index_put, T.index_put), _index_put, gradient=gradients.index_put),
+    Op(
+        "select_scatter",
+        (torch.select_scatter, T.select_scatter),
+        _select_scatter,
+        gradient=gradients.select_scatter,
+    ),
+    Op(
+        "slice_scatter",
+        (torch.slice_scatter, T.slice_scatter),
+        _slice_scatter,
+        gradient=gradients.slice_scatter,
+    ),
     Op(
         "masked_scatter",
         (torch.masked_scatter, T.masked_scatter),

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from tvm import relax, tirx
 
+from babytriton.ops.gradients import shape as gradients
+from babytriton.ops.gradients.elementwise import same
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
@@ -135,32 +137,65 @@ def _cartesian_prod(*tensors: Any) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    Op("reshape", (torch.reshape, T.reshape), _reshape),
-    Op("view", (T.view, torch.view_copy), _view),
-    Op("view_as", (T.view_as,), _reshape),
-    Op("reshape_as", (T.reshape_as,), _reshape),
-    Op("flatten", (torch.flatten, T.flatten), _reshape),
-    Op("unflatten", (torch.unflatten, T.unflatten), _reshape),
-    Op("ravel", (torch.ravel, T.ravel), _reshape),
-    Op("atleast_1d", (torch.atleast_1d,), _view_each),
-    Op("atleast_2d", (torch.atleast_2d,), _view_each),
-    Op("atleast_3d", (torch.atleast_3d,), _view_each),
-    Op("squeeze", (torch.squeeze, T.squeeze, torch.squeeze_copy), _squeeze),
-    Op("unsqueeze", (torch.unsqueeze, T.unsqueeze, torch.unsqueeze_copy), _unsqueeze),
-    Op("permute", (torch.permute, T.permute, torch.permute_copy), _permute),
+    Op("reshape", (torch.reshape, T.reshape), _reshape, gradient=gradients.reshaped),
+    Op("view", (T.view, torch.view_copy), _view, gradient=gradients.reshaped),
+    Op("view_as", (T.view_as,), _reshape, gradient=gradients.reshaped),
+    Op("reshape_as", (T.reshape_as,), _reshape, gradient=gradients.reshaped),
+    Op("flatten", (torch.flatten, T.flatten), _reshape, gradient=gradients.reshaped),
+    Op("unflatten", (torch.unflatten, T.unflatten), _reshape, gradient=gradients.reshaped),
+    Op("ravel", (torch.ravel, T.ravel), _reshape, gradient=gradients.reshaped),
+    Op("atleast_1d", (torch.atleast_1d,), _view_each, gradient=gradients.reshaped_each),
+    Op("atleast_2d", (torch.atleast_2d,), _view_each, gradient=gradients.reshaped_each),
+    Op("atleast_3d", (torch.atleast_3d,), _view_each, gradient=gradients.reshaped_each),
+    Op(
+        "squeeze",
+        (torch.squeeze, T.squeeze, torch.squeeze_copy),
+        _squeeze,
+        gradient=gradients.reshaped,
+    ),
+    Op(
+        "unsqueeze",
+        (torch.unsqueeze, T.unsqueeze, torch.unsqueeze_copy),
+        _unsqueeze,
+        gradient=gradients.reshaped,
+    ),
+    Op(
+        "permute",
+        (torch.permute, T.permute, torch.permute_copy),
+        _permute,
+        gradient=gradients.permuted,
+    ),
     Op(
         "transpose",
         (torch.transpose, T.transpose, torch.swapdims, T.swapdims, torch.transpose_copy),
         _transpose,
+        gradient=gradients.transposed,
     ),
-    Op("swapaxes", (torch.swapaxes, T.swapaxes), _swapaxes),
-    Op("movedim", (torch.movedim, T.movedim, torch.moveaxis, T.moveaxis), _movedim),
-    Op("t", (torch.t, T.t, T.T, T.H, torch.t_copy), _reverse_dims),
-    Op("mT", (T.mT, T.mH, torch.adjoint, T.adjoint), _swap_last_dims),
-    Op("expand", (T.expand, torch.expand_copy), _broadcast),
-    Op("expand_as", (T.expand_as,), _broadcast),
-    Op("broadcast_to", (torch.broadcast_to, T.broadcast_to), _broadcast),
-    Op("broadcast_tensors", (torch.broadcast_tensors,), _broadcast_tensors),
+    Op("swapaxes", (torch.swapaxes, T.swapaxes), _swapaxes, gradient=gradients.swapaxes),
+    Op(
+        "movedim",
+        (torch.movedim, T.movedim, torch.moveaxis, T.moveaxis),
+        _movedim,
+        gradient=gradients.movedim,
+    ),
+    Op(
+        "t", (torch.t, T.t, T.T, T.H, torch.t_copy), _reverse_dims, gradient=gradients.reversed_dims
+    ),
+    Op(
+        "mT",
+        (T.mT, T.mH, torch.adjoint, T.adjoint),
+        _swap_last_dims,
+        gradient=gradients.swapped_last_dims,
+    ),
+    Op("expand", (T.expand, torch.expand_copy), _broadcast, gradient=same),
+    Op("expand_as", (T.expand_as,), _broadcast, gradient=same),
+    Op("broadcast_to", (torch.broadcast_to, T.broadcast_to), _broadcast, gradient=same),
+    Op(
+        "broadcast_tensors",
+        (torch.broadcast_tensors,),
+        _broadcast_tensors,
+        gradient=gradients.broadcast_each,
+    ),
     Op("meshgrid", (torch.meshgrid,), decompose=_meshgrid),
     Op("cartesian_prod", (torch.cartesian_prod,), decompose=_cartesian_prod),
 )

@@ -47,6 +47,14 @@ def is_one(size: Any) -> bool:
     return not is_symbolic(size) and int(size) == 1
 
 
+def each(value: Any, rank: int) -> list[int]:
+    """A size for each dimension, where torch takes one number for all of them."""
+    if isinstance(value, int):
+        return [value] * rank
+    given = [int(n) for n in value]
+    return given * rank if len(given) == 1 else given
+
+
 def same_shape(left: Any, right: Any) -> bool:
     """Whether two shapes are known to be equal, whatever the symbolic sizes in them are."""
     if len(left) != len(right):

@@ -6,7 +6,7 @@ new contents, and a tensor that views the storage is read from them when it is u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -130,14 +130,14 @@ class Stored(Protocol):
 class Emits(Protocol):
     """What a memory emits with; the builder is the one implementation."""
 
-    def emit_te(
-        self,
-        name: str,
-        fn: Callable[..., te.Tensor],
-        *inputs: Expr,
-        attrs: Mapping[str, Any] | None = None,
-    ) -> Expr:
-        """Emit a tensor expression."""
+    def view(self, contents: Expr, base: torch.Tensor, meta: torch.Tensor) -> Expr:
+        """Emit what a tensor sees of a memory that was made for the tensor ``base``."""
+
+    def overwrite(self, contents: Expr, base: torch.Tensor, new: Expr, meta: torch.Tensor) -> Expr:
+        """Emit such a memory after what a tensor sees of it got new elements."""
+
+    def after_write(self, seen: Expr, before: Expr, after: Expr, meta: torch.Tensor) -> Expr:
+        """A memory that was written to through a tensor, which saw it as ``seen``."""
 
     def value(self, expr: Expr, meta: torch.Tensor) -> Any:
         """A tensor of the program."""
@@ -187,11 +187,10 @@ class Memory:
         self._refresh(storage)
         if tensor.version is storage.version:
             return tensor.made
-        base, view = Layout.of(storage.meta), Layout.of(tensor.meta)
         if _is_whole(tensor, storage):
             return storage.expr
         _require_part(tensor, storage)
-        return self._builder.emit_te("view", viewed(base, view), storage.expr, attrs=INJECTIVE)
+        return self._builder.view(storage.expr, storage.meta, tensor.meta)
 
     def write(self, tensor: Stored, new: Expr) -> None:
         """Put other numbers of the same shape and dtype into a tensor.
@@ -211,11 +210,13 @@ class Memory:
             whole = new
         else:
             _require_part(tensor, storage)
-            base, view = Layout.of(storage.meta), Layout.of(tensor.meta)
-            if not view.is_injective:
+            if not Layout.of(tensor.meta).is_injective:
                 raise Mutation("several of its elements lie in one place of memory", _CLONE)
-            put = overwritten(base, view)
-            whole = self._builder.emit_te("overwrite", put, storage.expr, new, attrs=INJECTIVE)
+            whole = self._builder.overwrite(storage.expr, storage.meta, new, tensor.meta)
+        if storage is not None:
+            seen = self.read(tensor)
+            whole = self._builder.after_write(seen, storage.expr, whole, storage.meta)
+            new = whole if _is_whole(tensor, storage) else new
         tensor.made = new
         if storage is not None:
             storage.expr = whole

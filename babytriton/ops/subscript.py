@@ -12,6 +12,7 @@ import torch
 from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
+from babytriton.ops.gradients import subscript as gradients
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64, is_one
@@ -180,4 +181,6 @@ def as_index(site: Site, part: Any) -> Value:
     return value
 
 
-ROWS: tuple[Op, ...] = (Op("getitem", (operator.getitem, T.__getitem__), _getitem),)
+ROWS: tuple[Op, ...] = (
+    Op("getitem", (operator.getitem, T.__getitem__), _getitem, gradient=gradients.getitem),
+)

@@ -11,6 +11,10 @@ Callee = Callable[..., Any]
 ``torch.Tensor``, or one of ``operator``'s functions."""
 
 
+RANDOM = "it draws random numbers"
+"""Why torch runs what draws them: from its own generator, whose next numbers the user knows."""
+
+
 @dataclass(frozen=True)
 class Op:
     """One operator: the torch callables that mean it, and how Relax computes it.
@@ -30,7 +34,16 @@ class Op:
         scalars: whether Python floats among its arguments may stay variable at run time, so that
             a new value does not compile again. Only for elementwise arithmetic.
         meta: gives the result as meta tensors, where the callable itself does not.
-        gradient: what reverse mode is to use; no part of the package reads it yet.
+        gradient: ``gradient(grad, result, *args, **kwargs)`` with the callable's own arguments,
+            as a plain torch function, gives the gradients of its leading arguments: a tensor, or a
+            tuple of tensors, of lists of them for arguments that are lists, and of ``None``. Where
+            an argument was broadcast, or is of another dtype, the caller of the rule sums up and
+            casts. ``grad`` and ``result`` are tuples where the callable gives several tensors. A
+            row with ``decompose`` needs none.
+        derive: the operator in terms of other rows, as ``decompose``, for where gradients are
+            asked for and ``build`` would hide what they need.
+        by_parts: whether ``build`` emits nothing but calls of other rows, so that these have its
+            gradient, as with ``decompose``.
         registered: whether user code added the row: what goes wrong in it is the user's. Where its
             callable fails on meta tensors, Relax types the result.
     """
@@ -43,12 +56,24 @@ class Op:
     scalars: bool = False
     meta: Callable[..., Any] | None = None
     gradient: Callable[..., Any] | None = None
+    derive: Callable[..., Any] | None = None
+    by_parts: bool = False
     registered: bool = False
 
     def __post_init__(self) -> None:
         given = [x for x in (self.build, self.decompose, self.why) if x is not None]
         if len(given) != 1:
             raise ValueError(f"row {self.name}: give one of build, decompose and why")
+
+    @property
+    def is_random(self) -> bool:
+        """Whether another run of it gives other numbers."""
+        return self.why == RANDOM
+
+
+def stops(*_: Any) -> tuple[()]:
+    """The gradient of what passes on numbers and no gradients, as ``detach`` does."""
+    return ()
 
 
 def index(rows: Iterable[Op]) -> dict[Callee, Op]:

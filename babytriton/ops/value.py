@@ -27,6 +27,9 @@ class Emitter(Protocol):
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Emit a call of a torch callable and return its result."""
 
+    def follows(self, value: Value) -> bool:
+        """Whether gradients flow through a tensor."""
+
     def read(self, value: Value) -> relax.Expr:
         """A tensor whose storage may have been written to since it was made."""
 
@@ -64,6 +67,11 @@ class Value:
         if storage is None or (storage.part is None and self.version is storage.version):
             return self.made
         return self.emitter.read(self)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow through it."""
+        return self.emitter.follows(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -237,6 +245,7 @@ REFUSALS: tuple[type[Exception], ...] = (
     refusals.IllTyped,
     refusals.MixedDevices,
     refusals.Mutation,
+    refusals.NoGradient,
     refusals.Related,
     refusals.RowError,
     refusals.RowFailed,

@@ -57,7 +57,7 @@ def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:
         device: that the program runs on.
 
     Raises:
-        ValueError: it has no data of its own, is on another device, or records gradients.
+        ValueError: it has no data of its own, or is on another device.
     """
     if tensor.is_meta:
         raise errors.ArgumentMeta(None, name).error()
@@ -67,6 +67,18 @@ def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:
         raise errors.ArgumentMeta(None, name, kind, instead).error()
     if tensor.device != device and (device.index is not None or tensor.device.type != device.type):
         raise errors.ArgumentDevice(None, name, str(device), str(tensor.device)).error()
+
+
+def check_no_gradient(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor whose gradient would be lost.
+
+    Args:
+        name: what the user calls it.
+        tensor: given at the call.
+
+    Raises:
+        ValueError: it records gradients.
+    """
     if tensor.requires_grad and torch.is_grad_enabled():
         raise errors.ArgumentRequiresGrad(None, name).error()
 
@@ -77,6 +89,8 @@ def _without_memory(tensor: torch.Tensor) -> str | None:
         return f"a {type(tensor).__name__}"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a tensor that torch.func transforms"
+    if torch._C._functorch.is_legacy_batchedtensor(tensor):
+        return "a batch of gradients (is_grads_batched)"
     if torch._is_functional_tensor(tensor):
         return "a functional tensor"
     return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import tvm_ffi
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.dlpack import from_dlpack
 
 from babytriton.ops.fallback import TORCH_CALL, TorchCall
@@ -25,6 +27,24 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     if not (aligned and tensor.is_contiguous()):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor
+
+
+def is_wrapped(value: Any) -> bool:
+    """Whether it is a tensor that torch.func differentiates or vectorizes."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    functorch = torch._C._functorch
+    return functorch.is_gradtrackingtensor(value) or functorch.is_batchedtensor(value)
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Inside, new tensors are plain ones, also where torch.func transforms the caller."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        yield
+        return
+    with temporarily_clear_interpreter_stack():
+        yield
 
 
 def on_device(device: torch.device, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import torch
 
 from babytriton import errors
 from babytriton.errors import kernels as kernel_errors
-from babytriton.runtime.dispatch import check_tensor
+from babytriton.runtime.dispatch import check_no_gradient, check_tensor
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.interop import on_device, readable
 
@@ -63,6 +63,7 @@ class KernelLauncher:
         for name, argument in zip(self._names, arguments):
             if isinstance(argument, torch.Tensor):
                 check_tensor(name, argument, self._device)
+                check_no_gradient(name, argument)
         check_memory(self._names, arguments, self._written)
         usable = [readable(x) if isinstance(x, torch.Tensor) else x for x in arguments]
         for function, reads in self._calls:

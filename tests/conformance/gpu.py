@@ -12,10 +12,11 @@ from torch.utils.dlpack import from_dlpack
 
 import babytriton as bt
 from babytriton.frontend.kernel.program import UNTOUCHED
-from babytriton.frontend.program import Computed, Hidden
+from babytriton.frontend.program import Computed, Cotangent, Hidden
 from babytriton.frontend.signature import leaves_of
 from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
+from babytriton.passes.gradient import Parameter
 from babytriton.running import filled
 from babytriton.runtime.dispatch import fill
 from tests.emulator import emulator
@@ -37,6 +38,45 @@ def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
     executable = compiled.executable
     outputs = emulator.run(executable.vm_executable, executable.entry, parameters)
     return filled(lowering.result, parameters, outputs, sizes)
+
+
+def gradients(
+    compiled: bt.Compiled, arguments: tuple[Any, ...], grads: dict[int, torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The gradients of a function compiled for CUDA, by its halves, on CPU tensors.
+
+    Args:
+        compiled: the function, for arguments that require grad.
+        arguments: of it.
+        grads: of its differentiable outputs, by their numbers.
+
+    Returns:
+        The gradient of each argument that requires grad, in order.
+    """
+    lowered = compiled.scheduled.lowered
+    assert lowered.halves is not None
+    how = lowered.halves.division
+    bound = lowered.parameters.bind(arguments, {})
+    leaves = leaves_of(bound, compiled.signature.static, compiled.signature.names)
+    parameters = [_parameter(input, leaves, {}) for input in lowered.lowering.inputs]
+    executable = compiled.executable
+    given = [x.detach() if isinstance(x, torch.Tensor) else x for x in parameters]
+    outputs = emulator.run(executable.vm_executable, executable.entry, given)
+    saved: list[Any] = []
+    for source in how.sources:
+        if isinstance(source, Cotangent):
+            saved.append(grads[source.output])
+        else:
+            of = given if isinstance(source, Parameter) else outputs
+            saved.append(of[source.number])
+    back = compiled.backward
+    inputs = back.scheduled.lowered.lowering.inputs
+    found = emulator.run(
+        back.executable.vm_executable,
+        back.executable.entry,
+        [_parameter(input, saved, {}) for input in inputs],
+    )
+    return [None if n is None else found[n] for n in how.outputs]
 
 
 def _parameter(input: Any, leaves: list[Any], sizes: dict[str, int]) -> Any:

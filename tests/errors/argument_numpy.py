@@ -1,4 +1,4 @@
-"""A numpy array where a tensor is meant."""
+"""A NumPy array of what torch has no dtype for."""
 
 import numpy as np
 
@@ -11,4 +11,4 @@ def f(x):
 
 
 def run():
-    f({"a": np.ones(3)})
+    f({"a": np.array(["one", "two"])})

@@ -1,14 +1,15 @@
-"""A tensor that records gradients."""
+"""A tensor that records gradients, given to a kernel."""
 
 import torch
 
 import babytriton as bt
 
 
-@bt.jit
-def f(x, w):
-    return x * w
+@bt.kernel("cpu")
+def double(x, out):
+    for i in bt.grid(3):
+        out[i] = x[i] * 2
 
 
 def run():
-    f(torch.ones(3), torch.ones(3, requires_grad=True))
+    double(torch.ones(3, requires_grad=True), torch.zeros(3))

@@ -11,4 +11,4 @@ def f(x):
 
 
 def run():
-    torch.vmap(f)(torch.ones(3, 4))
+    torch.func.functionalize(f)(torch.ones(3, 4))

@@ -23,7 +23,7 @@ from tests.conformance.gpu import call as call_on_gpu
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "tour.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "docs" / "gradients.md")
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def own():
     ("make", "says"),
     [
         (lambda: torch.autocast("cpu", torch.bfloat16), "cast where it is meant"),
-        (lambda: torch.enable_grad(), "record no gradients"),
+        (lambda: torch.enable_grad(), "gradients are on, unless turned off"),
         (lambda: contextlib.suppress(ValueError), "around the call"),
         (own, "around the call"),
         (lambda: torch.device("cpu"), "bt.device"),

@@ -174,7 +174,7 @@ def test_a_gradient_is_kept_on_the_row() -> None:
         return x
 
     bt.register(shifted, build=build_shifted, gradient=gradient)
-    assert REGISTRY.table[shifted].gradient is gradient
+    assert REGISTRY.table[shifted].gradient.__wrapped__ is gradient
 
 
 def test_programs_keep_the_table_they_began_with() -> None:
@@ -237,3 +237,60 @@ def test_misuse_names_the_argument(call: Callable[[], Any], name: str, why: str)
         call()
     assert f"error[BT125]: register: argument `{name}`" in str(caught.value)
     assert why in str(caught.value)
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@torch.library.custom_op("babytriton_tests::cubed", mutates_args=())
+def cubed(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return x**3 * scale
+
+
+@cubed.register_fake
+def _(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _build_cubed(site, x, scale=1.0):
+    return relax.op.multiply(
+        relax.op.multiply(relax.op.multiply(x.expr, x.expr), x.expr), site.number(scale, x.dtype)
+    )
+
+
+def test_a_row_with_a_gradient() -> None:
+    compiled = bt.jit("cpu")(lambda x: cubed(x * 2, 0.5) + 1)
+
+    def gradient(grad, result, x, scale=1.0):
+        return grad * (3 * scale) * x * x
+
+    compiled.register(cubed, build=_build_cubed, gradient=gradient)
+    x = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(compiled, (x,))
+    assert torch.autograd.gradgradcheck(compiled, (x,))
+
+
+def test_a_row_without_a_gradient() -> None:
+    compiled = bt.jit("cpu")(lambda x: cubed(x * 2) + 1)
+    compiled.register(cubed, build=_build_cubed)
+    x = torch.rand(5, requires_grad=True)
+    assert not compiled(x.detach()).requires_grad
+    with pytest.raises(bt.CompileError, match=r"BT065[^$]*cubed\(x \* 2\)"):
+        compiled(x)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "words"),
+    [
+        (lambda grad, result, x, scale=1.0: 3.0, "it gives 3.0, and no tensor"),
+        (lambda grad, result, x, scale=1.0: undefined, "NameError"),  # noqa: F821
+        (lambda grad, result, x, scale=1.0: grad @ x, "the gradient"),
+        (lambda grad, result, x, scale=1.0: grad[0], r"f32\[3, 5\][^$]*f32\[2, 3, 5\]"),
+    ],
+)
+def test_a_gradient_that_fails(gradient, words: str) -> None:
+    compiled = bt.jit("cpu")(lambda x: cubed(x))
+    compiled.register(cubed, build=_build_cubed, gradient=gradient)
+    with pytest.raises(bt.CompileError, match=words) as raised:
+        compiled(torch.rand(2, 3, 5, requires_grad=True))
+    assert "BT900" not in str(raised.value)

@@ -76,8 +76,7 @@ def test_other_tensors(other: Any, pair: tuple[torch.Tensor, torch.Tensor]) -> N
 def test_refusals_stay(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     a, b = pair
     compiled = warm(add, a, b)
-    with pytest.raises(ValueError, match="BT106"):
-        compiled(a.clone().requires_grad_(), b)
+    assert compiled(a.clone().requires_grad_(), b).requires_grad
     with torch.autocast("cpu"), pytest.raises(RuntimeError, match="BT111"):
         compiled(a, b)
     with pytest.raises(TypeError, match="BT108"):

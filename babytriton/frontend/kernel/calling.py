@@ -44,7 +44,7 @@ def call(
     # An attribute that marks kernels; functions have none of that name to a type checker.
     definition: Definition = kernel.__babytriton_kernel__  # type: ignore[attr-defined]
     name = definition.fn.__name__
-    parameters = Parameters(definition.fn)
+    parameters = Parameters.of(definition.fn)
     try:
         values = parameters.bind(args, kwargs)
     except TypeError as error:
@@ -71,6 +71,7 @@ def call(
             made = _run(at, kernel, lowering, values, written)
         else:
             made = _emit(at, name, lowering, inputs)
+        at.program.builder.note_unknown(name, inputs, made)
         for value, contents in zip(written, made):
             at.program.builder.call(torch.Tensor.copy_, (value, contents), {})
 

@@ -31,7 +31,51 @@ SAMPLES = (
         lambda x, y, w: F.cross_entropy(x, y, w, reduction="sum", label_smoothing=0.1),
         (t(3, 5, 7), t(3, 5, 7, low=0.0, high=1.0), t(5, low=0.5, high=2.0)),
     ),
+    # torch has no gradients of weights, unless targets are probabilities.
+    Sample(
+        "cross_entropy",
+        lambda x, y, w: F.cross_entropy(x, y, w.detach(), ignore_index=3),
+        (X, TARGET, W),
+    ),
+    Sample(
+        "cross_entropy",
+        lambda x, y, w: F.cross_entropy(x, y, w.detach(), ignore_index=3, label_smoothing=0.1),
+        (t(31, 5), t(31, low=0, high=4, dtype=torch.int64), t(5, low=0.5, high=2.0)),
+    ),
+    Sample(
+        "cross_entropy",
+        lambda x, y, w: F.cross_entropy(
+            x, y - 1, w.detach(), reduction="none", ignore_index=-1, label_smoothing=0.2
+        ),
+        (t(2, 5, 3, 4), t(2, 3, 4, low=0, high=5, dtype=torch.int64), t(5, low=0.5, high=2.0)),
+    ),
+    Sample(
+        "cross_entropy",
+        lambda x, y: F.cross_entropy(x, y, reduction="sum"),
+        (t(7, 33, low=-500.0, high=500.0), TARGET),
+    ),
+    Sample(
+        "cross_entropy",
+        lambda x, y: F.cross_entropy(x, y, size_average=False),
+        (t(3, 5, 7), t(3, 7, low=0, high=4, dtype=torch.int64)),
+    ),
+    Sample(
+        "cross_entropy",
+        lambda x, y, w: F.cross_entropy(x, y, w, reduction="none", label_smoothing=0.1),
+        (t(5), t(5, low=0.0, high=1.0), t(5, low=0.5, high=2.0)),
+    ),
     Sample("nll_loss", lambda x, y: F.nll_loss(x, y), (X, TARGET)),
+    # Of x * x, the gradient has a gradient.
+    Sample(
+        "nll_loss",
+        lambda x, y, w: F.nll_loss(x * x, y, w.detach(), ignore_index=3),
+        (X, TARGET, W),
+    ),
+    Sample(
+        "nll_loss",
+        lambda x, y, w: F.nll_loss(x * x, y, w.detach(), reduction="none"),
+        (t(2, 5, 3), t(2, 3, low=0, high=4, dtype=torch.int64), t(5, low=0.5, high=2.0)),
+    ),
     Sample("nll_loss", lambda x, y, w: F.nll_loss(x, y, w, ignore_index=3), (X, TARGET, W)),
     Sample(
         "nll_loss",

@@ -25,4 +25,12 @@ SAMPLES = (
         (t(3, 4), t(4, 5), t(5, 6)),
     ),
     Sample("einsum", lambda x, y: torch.einsum(x, [0, 1], y, [0, 2], [2, 1]), (t(5, 3), t(5, 4))),
+    # A diagonal, an operand of axes that the next one has, and a size of 1 that broadcasts.
+    Sample(
+        "einsum",
+        lambda x, y, z: torch.einsum("iij,jk,k->ik", x, y, z),
+        (t(3, 3, 4), t(4, 5), t(5)),
+    ),
+    Sample("einsum", lambda x, y: torch.einsum("ij,jk->ik", x, y), (t(3, 1), t(4, 5))),
+    Sample("einsum", lambda x, y: torch.einsum("ij,ij->", [x, y]), (t(3, 4), t(3, 4))),
 )

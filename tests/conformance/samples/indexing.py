@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from tests.conformance.sample import ALL, FLOATS, NUMBERS, Sample, Tensor, t
 
 F32 = (torch.float32,)
+FULL = (torch.float32, torch.float64)
 EACH = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 
 
@@ -35,6 +36,12 @@ SUBSCRIPTS = (
         F32,
     ),
     Sample("getitem", lambda x, i: x[..., i, None, :2], (t(3, 5, 4), ids(3, to=5)), F32),
+    Sample(
+        "getitem",
+        lambda x, i: (x[1:2, ::3, None, 1::2], x[::2, 0], x[i, 3], x[:, i, ::2, None], x[2:1]),
+        (t(3, 8, 5), ids(to=3, negative=True)),
+        FULL,
+    ),
 )
 
 READS = (
@@ -72,6 +79,32 @@ READS = (
         (t(11, 8), ids(3, 5, to=11)),
         F32,
     ),
+    Sample(
+        "embedding",
+        lambda w, i: F.embedding(i, w, -1, scale_grad_by_freq=True),
+        (t(5, 8), ids(3, 4, to=5)),
+        FULL,
+    ),
+    Sample(
+        "torch.embedding",
+        lambda w, i: torch.embedding(w, i, 2, False, False),
+        (t(5, 8), ids(9, to=5)),
+        FULL,
+    ),
+    Sample(
+        "embedding_bag",
+        lambda w, i, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s),
+        (t(11, 8), ids(3, 5, to=11), t(3, 5)),
+        FULL,
+        gpu=False,  # through torch
+    ),
+    Sample(
+        "embedding_bag",
+        lambda w, i: F.embedding_bag(i, w, torch.tensor([0, 2, 2]), mode="mean"),
+        (t(11, 8), ids(5, to=11)),
+        FULL,
+        gpu=False,  # through torch
+    ),
     Sample("one_hot", lambda i: F.one_hot(i, 5), (ids(3, 4, to=5),), F32),
     Sample("one_hot", lambda i: F.one_hot(i, num_classes=7).float(), (ids(to=5),), F32),
     Sample(
@@ -102,6 +135,13 @@ WRITES = (
         (t(3, 7), t(3, 4)),
         ALL,
     ),
+    Sample(
+        "scatter",
+        lambda x, s: x.scatter(1, torch.tensor([[2, 0, 6], [1, 5, 3]]), s),
+        (t(3, 7), t(2, 3)),
+        FULL,
+    ),
+    Sample("scatter", lambda x, i, s: x.scatter(0, i, s), (t(), ids(to=1), t()), FULL),
     Sample("scatter", lambda x, i: x.scatter(0, i, 2.5), (t(3, 7), ids(2, 5, to=3)), FLOATS),
     Sample(
         "scatter",
@@ -121,6 +161,25 @@ WRITES = (
         (t(1000), ids(1003, to=1000), t(1003)),
         FLOATS,
     ),
+    Sample(
+        "scatter_add",
+        lambda x, i, s: x.scatter_add(0, i, s),
+        (t(3, 7), ids(9, 5, to=3), t(9, 5)),
+        FULL,
+    ),
+    *(
+        # Whole numbers: some are equal, and some 0.
+        Sample(
+            "scatter_reduce",
+            lambda x, i, s, how=how, own=own: (
+                x.round().scatter_reduce(1, i, s.round(), how, include_self=own) * x
+            ),
+            (t(3, 7), ids(3, 9, to=7), t(3, 9)),
+            FULL,
+        )
+        for how in ("prod", "amax", "amin")
+        for own in (True, False)
+    ),
     *(
         Sample(
             "scatter_reduce",
@@ -137,6 +196,7 @@ WRITES = (
         (t(3, 7), ids(9, to=7), t(3, 9)),
         NUMBERS,
     ),
+    Sample("index_copy", lambda x, i, s: x.index_copy(0, i, s), (t(5), ids(to=5), t()), FULL),
     Sample(
         "index_copy",
         lambda x, s: x.index_copy(0, torch.tensor([4, 0, 3]), s),
@@ -158,6 +218,18 @@ WRITES = (
         lambda x, i, j, v: x.index_put((i, j), v, accumulate=True),
         (t(5, 7), ids(9, to=5, negative=True), ids(9, to=7), t(9)),
         NUMBERS,
+    ),
+    Sample(
+        "index_put",
+        lambda x, v: x.index_put((x > 0,), v),
+        (t(5, 7), t()),
+        FULL,
+    ),
+    Sample(
+        "index_put",
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        (t(5, 7), ids(2, 3, to=5), t(3, 1)),
+        FULL,
     ),
     Sample("masked_scatter", lambda x, s: x.masked_scatter(x > 0, s), (t(3, 7), t(21)), EACH),
     Sample("select_scatter", lambda x, s: x.select_scatter(s, 1, -1), (t(3, 7), t(3)), ALL),

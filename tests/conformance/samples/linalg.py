@@ -52,6 +52,7 @@ SAMPLES = (
         (t(7, 5), t(3, 7, 9), t(3, 9, 5)),
     ),
     Sample("addr", lambda x, a, b: torch.addr(x, a, b, beta=3), (t(7, 5), t(7), t(5)), NUMBERS),
+    Sample("addr", lambda x, a, b: torch.addr(x, a, b, alpha=2), (t(5), t(7), t(5))),
     Sample("linear", lambda *xs: F.linear(*xs), (t(7, 33), t(13, 33), t(13))),
     Sample("linear", lambda x, w: F.gelu(F.linear(x, w)), (t(2, 3, 100), t(5, 100))),
     Sample("linear", lambda *xs: F.linear(*xs), (t(100), t(1, 100), t(1))),

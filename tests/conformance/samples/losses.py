@@ -46,6 +46,40 @@ SAMPLES = (
         ),
         (X, PROBABILITY, W, t(33, low=0.5)),
     ),
+    # torch has no gradients of these weights.
+    Sample(
+        "binary_cross_entropy",
+        lambda x, y, w: F.binary_cross_entropy(x, y, w.detach()),
+        (PROBABILITY, PROBABILITY, W),
+    ),
+    Sample(
+        "binary_cross_entropy",
+        lambda x, y: F.binary_cross_entropy(x, y, reduction="sum"),
+        (PROBABILITY, PROBABILITY),
+    ),
+    Sample(
+        "binary_cross_entropy_with_logits",
+        lambda x, y, w, p: F.binary_cross_entropy_with_logits(
+            x, y, w.detach(), pos_weight=p.detach()
+        ),
+        (X, PROBABILITY, W, t(33, low=0.5)),
+    ),
+    Sample(
+        "binary_cross_entropy_with_logits",
+        lambda x, y, p: F.binary_cross_entropy_with_logits(
+            x, y, reduction="none", pos_weight=p.detach()
+        ),
+        (X, PROBABILITY, t(33, low=0.5)),
+    ),
+    # Here the two are equal.
+    Sample("smooth_l1_loss", lambda x: F.smooth_l1_loss(x, x.detach().clone()), (X,)),
+    Sample("huber_loss", lambda x: F.huber_loss(x, x.detach().clone(), delta=0.5), (X,)),
+    Sample(
+        "gaussian_nll_loss",
+        lambda x, y, v: F.gaussian_nll_loss(x, y, v, eps=1.0, reduction="sum"),
+        (X, Y, W),
+    ),
+    Sample("soft_margin_loss", lambda x, y: F.soft_margin_loss(x, y.detach().sign()), (X, Y)),
     Sample("kl_div", lambda x, y: F.kl_div(x, y, reduction="batchmean"), (X, PROBABILITY)),
     Sample("kl_div", lambda x, y: F.kl_div(x, y.round(), reduction="none"), (X, PROBABILITY)),
     Sample("kl_div", lambda x, y: F.kl_div(x, y, reduction="sum", log_target=True), (X, Y)),

@@ -20,10 +20,14 @@ SAMPLES = (
     Sample("layer_norm", lambda x, w, b: F.layer_norm(x, (8,), w, b), (t(5, 3, 8), W, H)),
     Sample("layer_norm", lambda x, w: F.layer_norm(x, [4, 8], w, eps=0.1), (t(5, 4, 8), t(4, 8))),
     Sample("layer_norm", lambda x: torch.layer_norm(x, (5,)), (t(4, 5, special=True),)),
+    Sample("layer_norm", lambda x, b: F.layer_norm(x, (8,), None, b), (t(5, 8), H)),
     Sample("rms_norm", lambda x, w: F.rms_norm(x, (8,), w), (t(5, 3, 8), W)),
+    Sample("rms_norm", lambda x, w: F.rms_norm(x, (3, 8), w, 0.1), (t(5, 3, 8), t(3, 8))),
     Sample("rms_norm", lambda x: F.rms_norm(x, (1003,), eps=1e-6), (t(4, 1003),)),
     Sample("group_norm", lambda x: F.group_norm(x, 2), (t(2, 4, 3, 5),)),
     Sample("group_norm", lambda x, w, b: F.group_norm(x, 4, w, b, 0.1), (t(3, 8, 7), W, H)),
+    Sample("group_norm", lambda x, w: F.group_norm(x, 2, w), (t(5, 8), W)),
+    Sample("group_norm", lambda x, b: F.group_norm(x, 8, None, b), (t(3, 8, 2, 2), H)),
     Sample(
         "batch_norm",
         lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b),
@@ -33,6 +37,22 @@ SAMPLES = (
     # Training runs through torch.
     Sample(
         "batch_norm", lambda x: F.batch_norm(x, None, None, training=True), (t(7, 8),), gpu=False
+    ),
+    Sample(
+        "batch_norm",
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+        (t(3, 8, 5), W, H),
+        gpu=False,
+    ),
+    Sample(
+        "batch_norm",
+        lambda x, w, b: F.batch_norm(x, x.detach()[0], w.detach() ** 2, w, b),
+        (t(7, 8), W, H),
+    ),
+    Sample(
+        "batch_norm",
+        lambda x: F.batch_norm(x, x.detach()[0], x.detach()[0].exp()),
+        (t(7, 8),),
     ),
     Sample("instance_norm", lambda x: F.instance_norm(x), (t(2, 3, 7),)),
     Sample(

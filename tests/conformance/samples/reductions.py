@@ -24,6 +24,7 @@ SAMPLES = (
     Sample("prod", lambda x: x.prod(-1), (t(3, 7, low=0.5, high=1.5),), NUMBERS),
     Sample("prod", lambda x: torch.prod(x), (t(5, 8, special=True),), ALL),
     Sample("prod", lambda x: x.prod(0, True, dtype=torch.int64), (t(4, 3),), INTEGERS),
+    Sample("prod", lambda x: (x * (x > -1)).prod(-1), (t(20, 4),)),  # some zeros
     Sample("count_nonzero", lambda x: x.count_nonzero(), (t(5, 100, special=True),), ALL),
     Sample("count_nonzero", lambda x: torch.count_nonzero(x, (0, 1)), (t(5, 7, 3),), ALL),
     Sample("trace", lambda x: x.trace(), (t(7, 5),), NUMBERS),
@@ -35,12 +36,16 @@ SAMPLES = (
     Sample("var", lambda x: x.var(1), (t(4, 1),)),
     Sample("std", lambda x: x.std(False), (t(1000, special=True),)),
     Sample("std", lambda x: torch.std(x, 0, correction=2.5, keepdim=True), (t(9, 16),)),
+    Sample("std", lambda x: (x > 5).to(x.dtype).std(0) * x.std(), (t(5, 4),)),  # all equal
+    Sample("std", lambda x: (x * 0).std(0, keepdim=True) + x, (t(5, 4),)),
+    Sample("var_mean", lambda x: torch.var_mean(x, (0, 1)), (t(8, 3, 5),)),
     Sample("var_mean", lambda x: torch.var_mean(x, -1, keepdim=True), (t(8, 100),)),
     Sample("std_mean", lambda x: torch.std_mean(x, unbiased=False), (t(8, 100),)),
     Sample("amax", lambda x: x.amax(), (t(7, 1003),), ALL),
     Sample("amax", lambda x: torch.amax(x, (0, -1), True), (t(3, 7, 9, special=True),), ALL),
     Sample("amax", lambda x: x.amax(-1), (t(5, 12, low=-9.0, high=-1.0),), FLOATS + INTEGERS[:-1]),
     Sample("amax", lambda x: (x * math.inf).amax(-1), (t(5, 12, low=-9.0, high=-1.0),)),  # -inf
+    Sample("amax", lambda x: (x * (x > 0)).amax((0, 1)), (t(2, 3, 5, high=0.5),)),  # ties
     Sample("amin", lambda x: x.amin(0), (t(100, 5, special=True),), ALL),
     Sample("amin", lambda x: (x * math.inf).amin(-1), (t(5, 12, low=1.0),)),  # inf
     Sample("aminmax", lambda x: torch.aminmax(x), (t(5, 64),), ALL),
@@ -69,6 +74,8 @@ SAMPLES = (
     Sample("max", lambda x, y: torch.max(x, y), (t(7, 64, special=True), t(64)), ALL),
     Sample("min", lambda x: x.min(), (t(1000, special=True),), ALL),
     Sample("min", lambda x: torch.min(x, 1).values, (t(7, 64),), ALL),
+    Sample("min", lambda x: (x * (x > 0)).min(0), (t(9, 5),), NUMBERS),  # ties
+    Sample("min", lambda x: (x * (x > 0)).min(), (t(9, 5),), NUMBERS),
     Sample("min", lambda x, y: x.min(other=y), (t(7, 1), t(64, special=True)), ALL),
     Sample("any", lambda x: x.any(), (t(5, 7, special=True),), ALL),
     Sample("any", lambda x: torch.any(x, -1, keepdim=True), (t(9, 3),), ALL),
@@ -78,7 +85,9 @@ SAMPLES = (
     Sample("logsumexp", lambda x: torch.logsumexp(x, (0, 1), True), (t(5, 7, 3, special=True),)),
     Sample("logsumexp", lambda x: (x * math.inf).logsumexp(0), (t(5, low=-9.0, high=-1.0),)),
     Sample("median", lambda x: x.median(-1), (t(5, 9),), NUMBERS, gpu=False),  # runs through torch
+    Sample("median", lambda x: (x * (x > 0)).median(), (t(5, 9),), gpu=False),  # ties
     Sample("nanmedian", lambda x: x.nanmedian(), (t(9),), gpu=False),
+    Sample("nanmedian", lambda x: x.nanmedian(0, keepdim=True), (t(9, 2),), gpu=False),
     Sample("mode", lambda x: x.mode(-1), (t(5, 9),), ALL, gpu=False),
     Sample("quantile", lambda x: x.quantile(0.3), (t(9),), (torch.float32,), gpu=False),
     Sample("nanquantile", lambda x: x.nanquantile(0.3), (t(9),), (torch.float32,), gpu=False),

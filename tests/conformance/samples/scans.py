@@ -12,6 +12,7 @@ SAMPLES = (
     Sample("cumsum", lambda x: (x * 2).cumsum(axis=-1) + 1, (t(3, 1),)),
     Sample("cumprod", lambda x: x.cumprod(-1), (t(5, 12, low=-2.0, high=2.0),), ALL),
     Sample("cumprod", lambda x: torch.cumprod(x, 0), (t(9, 7, special=True),)),
+    Sample("cumprod", lambda x: (x * (x > -1)).cumprod(0), (t(6, 20),)),  # some zeros
     Sample("logcumsumexp", lambda x: x.logcumsumexp(-1), (t(7, 100, high=90.0),)),
     Sample("logcumsumexp", lambda x: torch.logcumsumexp(x, 0), (t(9, 7, special=True),)),
     Sample("cummax", lambda x: x.cummax(-1), (t(7, 64, special=True),), ALL),
@@ -25,6 +26,7 @@ SAMPLES = (
         ),
         NUMBERS,
     ),
+    Sample("cummax", lambda x: (x * (x > 0)).cummax(0), (t(9, 5),)),  # ties
     Sample("cummin", lambda x: x.cummin(0), (t(64, 7, special=True),), ALL),
     Sample("cummin", lambda x: torch.cummin(x, 1), (t(2, 31, 3),), ALL),
     Sample("diff", lambda x: x.diff(), (t(7, 33),), ALL),

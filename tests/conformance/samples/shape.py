@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from tests.conformance.sample import ALL, FLOATS, NUMBERS, Sample, t
 
 F32 = (torch.float32,)
+FULL = (torch.float32, torch.float64)
 MIXED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 
 VIEWS = (
@@ -80,9 +81,18 @@ JOINS = (
     Sample("select", lambda x: x.select(-1, -2), (t(3, 7),), MIXED),
     Sample("repeat", lambda x: x.repeat(2, 1, 3), (t(7, 3),), ALL),
     Sample("repeat", lambda x: x.repeat((4,)), (t(),), F32),
+    Sample("repeat", lambda x: x.repeat(2, 3, 1), (t(2, 3),), FULL),
+    Sample("tile", lambda x: (x.tile(dims=(2,)), x.tile(2, 2, 1)), (t(2, 3),), FULL),
     Sample("tile", lambda x: torch.tile(x, (3,)), (t(7, 3),), MIXED),
     Sample("repeat_interleave", lambda x: x.repeat_interleave(3), (t(7, 3),), MIXED),
     Sample("repeat_interleave", lambda x: x.repeat_interleave(2, dim=-1), (t(7, 3),), F32),
+    Sample(
+        "repeat_interleave",
+        lambda x: x.repeat_interleave(torch.tensor([2, 0, 3]), dim=1, output_size=5),
+        (t(7, 3),),
+        FULL,
+        gpu=False,  # through torch
+    ),
 )
 
 MOVES = (
@@ -132,8 +142,13 @@ PADS = (
     Sample("pad", lambda x: F.pad(x, (2, 1, -1, 1), "reflect"), (t(2, 3, 5, 4),), F32),
     Sample("pad", lambda x: F.pad(x, (2, 7, 1, 0), mode="replicate"), (t(1, 2, 3, 5),), FLOATS),
     Sample("pad", lambda x: F.pad(x, (2, -1, 3, 1), mode="circular"), (t(1, 2, 3, 5),), F32),
+    Sample("pad", lambda x: F.pad(x, (-1, 1, 2, -1), "reflect"), (t(2, 3, 5, 4),), FULL),
+    Sample("pad", lambda x: F.pad(x, (-1, 2, 1, -1), "replicate"), (t(2, 3, 5, 4),), FULL),
+    Sample("pad", lambda x: F.pad(x, (-1, 2, 1, 3), "circular"), (t(1, 2, 3, 5),), FULL),
     Sample("constant_pad_nd", lambda x: torch.constant_pad_nd(x, (1, 1), 2), (t(5),), F32),
     Sample("unfold", lambda x: x.unfold(1, 3, 2), (t(3, 9, 2),), ALL),
+    Sample("unfold", lambda x: (x.unfold(1, 2, 3), x.unfold(-1, 3, 1)), (t(2, 9, 4),), FULL),
+    Sample("unfold", lambda x: x.unfold(0, 1, 1), (t(),), FULL),
     Sample("nn.functional.unfold", lambda x: F.unfold(x, (3, 2)), (t(2, 3, 7, 5),), FLOATS),
     Sample(
         "nn.functional.unfold",

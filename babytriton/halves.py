@@ -1,0 +1,173 @@
+"""A lowered program with gradients -> the one that runs at the call, and the one that runs back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import ir, relax, tirx
+
+from babytriton.frontend.dimensions import Sizes
+from babytriton.frontend.lowering import Lowering, Output
+from babytriton.frontend.program import Computed, Cotangent, Input, reader
+from babytriton.frontend.signature import FloatSpec, Parameters, Signature, TensorSpec
+from babytriton.ops.fallback import TorchCall
+from babytriton.passes import gradient
+from babytriton.passes.gradient import Parameter, Result
+from babytriton.types import Dim, TensorType, find_dtype
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the two halves of a program belong together.
+
+    Attributes:
+        inputs: the numbers of the inputs that gradients are of.
+        outputs: for each of these, the number of its gradient among the outputs of the way back;
+            ``None`` where no result depends on the input.
+        results: how many outputs of the way forward are not there to be saved.
+        differentiable: of those, the numbers of the ones that gradients flow through.
+        sources: what the way back takes: inputs, outputs of the way forward, and gradients.
+        reads: the numbers of the inputs that the gradients are computed from.
+        written: the numbers of the inputs that the program writes to.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int | None, ...]
+    results: int
+    differentiable: tuple[int, ...]
+    sources: tuple[Parameter | Result | Cotangent, ...]
+    reads: frozenset[int]
+    written: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The way back of a program.
+
+    Attributes:
+        division: how it belongs to the way forward.
+        back: its program.
+        parameters, signature: of that.
+    """
+
+    division: Division
+    back: Lowering
+    parameters: Parameters
+    signature: Signature
+
+
+def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
+    """The way forward of a program that gives gradients, and its way back.
+
+    Args:
+        program: the whole.
+        signature: of its calls.
+    """
+    where = program.gradient
+    assert where is not None
+    inputs = program.inputs
+    last = [isinstance(x, Cotangent) and x.order == where.order for x in inputs]
+    grads = [i for i, is_last in enumerate(last) if is_last]
+    # Of a function, results and writes name inputs by their numbers.
+    kept = 0 if where.order else min(grads, default=len(inputs))
+    written = [write.input for write in program.writes]
+    split = gradient.split(program.mod, program.entry, grads, kept, where.results, written)
+    own = [inputs[i] for i in split.parameters]
+    forward = replace(
+        program, mod=split.forward, inputs=tuple(own), fallbacks=_fallbacks(program, own)
+    )
+    back, sources, found = _back(program, split, signature)
+    places = {number: i for i, number in enumerate(split.parameters)}
+    wanted = [(places[i], n) for i, n in zip(where.inputs, where.outputs) if i in places]
+    division = Division(
+        tuple(i for i, _ in wanted),
+        tuple(None if n is None else n - where.results for _, n in wanted),
+        where.results,
+        where.differentiable,
+        tuple(Parameter(places[x.number]) if isinstance(x, Parameter) else x for x in sources),
+        frozenset(places[i] for i in split.reads if i in places),
+        frozenset(places[i] for i in written),
+    )
+    names = tuple(found.names)
+    return forward, Halves(division, back, Parameters.named(program.entry, names), found)
+
+
+def _fallbacks(program: Lowering, inputs: Sequence[Input]) -> tuple[Any, ...]:
+    calls = [input.fallback for input in inputs if isinstance(input, TorchCall)]
+    return tuple(x for x in program.fallbacks if any(x is call for call in calls))
+
+
+def _back(
+    program: Lowering, split: gradient.Halves, signature: Signature
+) -> tuple[Lowering, list[Parameter | Result | Cotangent], Signature]:
+    """The way back, where a call of it finds its arguments, and their signature."""
+    device, *_ = program.devices
+    entry = gradient.backward_of(program.entry)
+    inputs: list[Input] = []
+    sources: list[Parameter | Result | Cotangent] = []
+    names: list[str] = []
+    specs: list[TensorSpec | FloatSpec] = []
+    tensors = []
+    leaves = signature.leaves()
+    order = 0 if program.gradient is None else program.gradient.order
+    for source, param in zip(split.sources, split.backward[entry].params):
+        given = program.inputs[source.number] if isinstance(source, Parameter) else None
+        if isinstance(given, (Computed, TorchCall)):
+            inputs.append(given)
+            continue
+        leaf = len(specs)
+        inputs.append(leaf)
+        is_last = isinstance(given, Cotangent) and given.order == order
+        sources.append(given if isinstance(given, Cotangent) and is_last else source)
+        names.append(_unique(param.name, names))
+        if isinstance(param.ty, relax.TensorType):
+            type = _type_of(param)
+            specs.append(TensorSpec(type, device))
+            if None not in type.shape:
+                tensors.append((reader(leaf), names[-1], type))
+        else:
+            assert isinstance(given, int)
+            spec = leaves[given].spec
+            assert isinstance(spec, FloatSpec)
+            specs.append(spec)
+    # What must hold of the sizes of a call held when it was made.
+    sizes = program.sizes
+    if sizes is not None:
+        none = replace(sizes.conditions, each=(), hold=lambda _: True)
+        sizes = Sizes(tuple(tensors), none)
+    count = len(split.backward[entry].body.body.fields)
+    back = replace(
+        program,
+        mod=split.backward,
+        entry=entry,
+        inputs=tuple(inputs),
+        result=tuple(map(Output, range(count))),
+        writes=(),
+        guards=(),
+        fallbacks=_fallbacks(program, inputs),
+        sizes=sizes,
+        gradient=None,
+    )
+    return back, sources, Signature(tuple(names), tuple(specs))
+
+
+def _type_of(param: relax.Var) -> TensorType:
+    """The type of a parameter, with names for its symbolic sizes."""
+    dtype = find_dtype(str(param.ty.dtype))
+    assert dtype is not None
+    return TensorType(tuple(map(_size, param.ty.shape)), dtype.torch)
+
+
+def _size(size: Any) -> Any:
+    if isinstance(size, tirx.IntImm):
+        return int(size)
+    return Dim(str(size.name), 2) if isinstance(size, ir.Var) else None
+
+
+def _unique(name: str, names: Sequence[str]) -> str:
+    found, count = name, 1
+    while found in names:
+        found, count = f"{name}_{count}", count + 1
+    return found

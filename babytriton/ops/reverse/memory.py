@@ -1,0 +1,114 @@
+"""Steps that read and write parts of memory that tensors share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from tvm import relax
+from tvm.relax.script import builder as R
+
+from babytriton.diagnostics import Span
+from babytriton.ops.refusals import NoGradient
+from babytriton.ops.reverse.rows import CopyStep
+from babytriton.ops.reverse.tape import still
+from babytriton.ops.storage import INJECTIVE, Layout, overwritten, viewed
+from babytriton.ops.value import Value
+
+if TYPE_CHECKING:
+    from babytriton.ops.builder import Builder
+
+Grads = Sequence[tuple[Value, Value | None]]
+
+
+def view(builder: Builder, contents: Value, meta: torch.Tensor) -> Value:
+    """Emit what a tensor sees of a memory.
+
+    Args:
+        builder: emits it.
+        contents: of the memory, as the tensor that it was made for.
+        meta: the tensor that views it.
+    """
+    base, part = Layout.of(contents.meta), Layout.of(meta)
+    expr = builder.emit_te("view", viewed(base, part), contents.expr, attrs=INJECTIVE)
+    found = Value(builder, expr, meta)
+    if builder.tape.depends(contents):
+        builder.tape.note(ViewStep(still(contents), (found,), builder.span))
+    return found
+
+
+def overwrite(builder: Builder, contents: Value, new: Value, meta: torch.Tensor) -> Value:
+    """Emit a memory after a part of it got new elements.
+
+    Args:
+        builder: emits it.
+        contents: of the memory, as the tensor that it was made for.
+        new: the elements.
+        meta: the tensor that views them.
+    """
+    put = overwritten(Layout.of(contents.meta), Layout.of(meta))
+    expr = builder.emit_te("overwrite", put, contents.expr, new.expr, attrs=INJECTIVE)
+    found = Value(builder, expr, contents.meta)
+    if builder.tape.depends((contents, new)):
+        step = OverwriteStep(still(contents), still(new), meta, (found,), builder.span)
+        builder.tape.note(step)
+    return found
+
+
+def after_write(builder: Builder, seen: relax.Expr, before: relax.Expr, after: Value) -> Value:
+    """A memory that was written to, with the gradient that torch gives it.
+
+    Where none is recorded, or through a tensor that is detached, a write changes numbers and
+    leaves their gradient what it was.
+
+    Args:
+        builder: emits it.
+        seen: the memory as the tensor saw it that is written to.
+        before, after: what the memory holds.
+    """
+    kept = builder.tape.find(before)
+    if kept is None or not (builder.tape.is_off or builder.tape.find(seen) is None):
+        return after
+    found = Value(builder, R.emit(after.made), after.meta)
+    builder.tape.replace(CopyStep(kept, (found,), builder.span))
+    return found
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """A part of a memory was read."""
+
+    contents: Value
+    results: tuple[Value, ...]
+    span: Span | None
+
+    def pull(self, builder: Builder, grads: Sequence[Value | None]) -> Grads:
+        """Emit a memory of zeros with the gradient in the part that was read."""
+        [grad], meta = grads, self.results[0].meta
+        assert grad is not None
+        if not Layout.of(meta).is_injective:
+            why = "several of its elements lie in one place of memory that is written to"
+            raise NoGradient("view", why, self.span)
+        zeros = builder.call(torch.zeros_like, (self.contents,), {})
+        return [(self.contents, overwrite(builder, zeros, grad, meta))]
+
+
+@dataclass(frozen=True)
+class OverwriteStep:
+    """A part of a memory was written to."""
+
+    contents: Value
+    new: Value
+    meta: torch.Tensor
+    results: tuple[Value, ...]
+    span: Span | None
+
+    def pull(self, builder: Builder, grads: Sequence[Value | None]) -> Grads:
+        """Emit the gradient of the elements that stayed, and of those that are new."""
+        [grad] = grads
+        assert grad is not None
+        zeros = builder.call(torch.zeros_like, (self.new,), {})
+        stayed = overwrite(builder, grad, zeros, self.meta)
+        return [(self.contents, stayed), (self.new, view(builder, grad, self.meta))]

@@ -1,0 +1,113 @@
+"""What a program leaves to torch, and what of the user's code it cannot look into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tvm import relax
+from tvm.relax.script import builder as R
+
+from babytriton.ops.emission import Emission
+from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
+from babytriton.ops.reverse.rows import UnknownStep
+from babytriton.ops.reverse.tape import Tape, still
+from babytriton.ops.site import relax_type
+from babytriton.ops.sizes import int64, symbolic_in
+from babytriton.ops.table import Callee, Op
+from babytriton.ops.trees import map_leaves
+from babytriton.ops.value import Scalar, constant_needed, values_in
+from babytriton.targets import Target
+from babytriton.types import Dim, TensorType, size_text
+
+if TYPE_CHECKING:
+    from babytriton.ops.symbols import Symbols
+
+
+class TorchCalls(Emission):
+    """Emits calls of torch into the open Relax function.
+
+    Attributes:
+        fallbacks: those that were emitted.
+        tape: what gradients flow through.
+        table: the row of each torch callable.
+        draws: how many of the calls draw random numbers, or may.
+    """
+
+    def __init__(self, device: torch.device, target: Target, symbols: Symbols | None) -> None:
+        super().__init__(device, target, symbols)
+        self.table: Mapping[Callee, Op] = {}
+        self.fallbacks: list[Fallback] = []
+        self.tape = Tape()
+        self.draws = 0
+
+    def call_torch(
+        self,
+        fn: Callee,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        metas: list[torch.Tensor],
+        reason: str,
+        random: bool = False,
+    ) -> list[relax.Expr]:
+        """Let torch run a callable.
+
+        Args:
+            fn: the callable.
+            args, kwargs: values and Python objects.
+            metas: its results.
+            reason: why torch runs it.
+            random: whether it draws random numbers.
+        """
+        self.draws += int(random or fn not in self.table)  # of what is unknown, any may
+        name = getattr(fn, "__name__", type(fn).__name__)
+        values = values_in((args, kwargs))
+        if any(isinstance(value, Scalar) for value in values):
+            raise constant_needed(name, values)
+        if "device" in kwargs:
+            kwargs = kwargs | {"device": self.device}
+        elif not values:
+            # A factory such as torch.rand: its tensors belong on the program's device.
+            kwargs = kwargs | {"device": self.device}
+        types = tuple(TensorType.of(meta) for meta in metas)
+        sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
+        held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
+        call = TorchCall(
+            fn,
+            held_args,
+            held_kwargs,
+            tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
+            tuple(sizes),
+            Fallback(name, reason, self.span),
+        )
+        function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
+        self.fallbacks += [call.fallback] if call.fallback else []
+        results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
+        results = R.emit(
+            relax.op.call_pure_packed(
+                TORCH_CALL,
+                function,
+                *map(int64, sizes.values()),
+                *operands,
+                ty_args=[relax.TupleType(results_of)],
+            )
+        )
+        return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+
+    def note_unknown(self, name: str, operands: Any, results: Any) -> None:
+        """Take note of a call of the user's own code, which has no gradient.
+
+        Args:
+            name: of what is called.
+            operands: of the call, nested in tuples, lists and dicts.
+            results: likewise.
+        """
+        if self.tape.depends(operands):
+            given, made = (tuple(map(still, values_in(x))) for x in (operands, results))
+            why = "it is no row of the operator table; bt.register can give it one, with a gradient"
+            self.tape.note(UnknownStep(name, why, given, made, self.span))
+
+
+def _as_dim(size: torch.SymInt) -> Dim:
+    return Dim(size_text(size), 2)
