@@ -10,8 +10,11 @@ from typing import Any, overload
 
 import torch
 from torch import get_default_dtype
+from torch._C import _len_torch_dispatch_stack
+from torch.compiler import is_compiling
 
 from babytriton import errors
+from babytriton.arrays import OUT, Arrays, has_arrays
 from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
 from babytriton.frontend.callee import behind, function_of, name_of
@@ -21,7 +24,7 @@ from babytriton.frontend.source import Source
 from babytriton.ops import TABLE
 from babytriton.ops.refusals import Related
 from babytriton.ops.registry import Registry
-from babytriton.ops.trees import leaves_in
+from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK
@@ -51,6 +54,7 @@ class JitFunction:
         fn: the plain Python function.
         target: what it compiles for; ``None`` lets the device of the arguments decide.
         dynamic: whether sizes are symbolic; ``None`` for those that vary from call to call.
+        out: what results are: ``"torch"``, ``"numpy"``, or ``"same"`` as the first argument.
     """
 
     def __init__(
@@ -59,13 +63,15 @@ class JitFunction:
         target: Target | None = None,
         static_argnames: Iterable[str] = (),
         dynamic: bool | None = None,
+        out: str = "torch",
     ) -> None:
         self.fn = fn
         self.target = target
         self.dynamic = dynamic
+        self.out = out
         self._dynamic = dynamic
         self._static_argnames = frozenset(static_argnames)
-        self._parameters = Parameters(fn)
+        self._parameters = Parameters.of(fn)
         unknown = self._static_argnames - set(self._parameters.names)
         if unknown:
             raise ValueError(f"static_argnames: {name_of(fn)} has no parameter {min(unknown)!r}")
@@ -98,10 +104,16 @@ class JitFunction:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled for these arguments.
 
+        Where torch traces, as torch.compile, torch.export and fake tensors do, the plain function
+        runs in its place.
+
         Raises:
             CompileError: it cannot be compiled; the message points at the line.
             TypeError, ValueError: an argument cannot be compiled for; the message names it.
         """
+        if is_compiling() or _len_torch_dispatch_stack():
+            # Somebody looks at what torch would do, such as torch.compile: the function says that.
+            return self.fn(*args, **kwargs)
         if not kwargs:
             for environment, count, admits, run in self._shortcuts:
                 if len(args) == count and admits(*args):
@@ -114,14 +126,19 @@ class JitFunction:
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise errors.Autocast(None, self.__name__).error()
         bound = self._parameters.bind(args, kwargs)
-        values = self._unboxed(bound)
+        values, arrays = self._unboxed(bound)
         static, names = self._static, self._parameters.names
         leaves = leaves_of(values, static, names)
         compiled = self._specializations.find(self._key(values, static), leaves)
         if compiled is None:
             compiled = self._make(values)
             leaves = leaves_of(values, compiled.signature.static, names)
+        if arrays.copied:
+            arrays.require_own(compiled.written)
         result = compiled.run(leaves)
+        converted = None if self.out == "torch" else arrays.converter(self.out)
+        if converted is not None:
+            return map_leaves(result, torch.Tensor, converted)
         if values is bound and not kwargs:
             self._shorten(args, values[len(args) :], compiled)
         return result
@@ -149,8 +166,11 @@ class JitFunction:
         """
         if not args and not kwargs:
             args = tuple(self._annotated())
+        values = self._parameters.bind(args, kwargs)
+        if has_arrays(values):
+            values = Arrays().tensors(self._parameters.names, values)
         # Of itself, not of what earlier calls were.
-        return self._lower(self._parameters.bind(args, kwargs), Seen())
+        return self._lower(values, Seen())
 
     def source(self, *args: Any, kind: str | None = None, full: bool = False) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
@@ -164,7 +184,7 @@ class JitFunction:
         if kind is None and isinstance(first, str) and first in SOURCE_KINDS:
             args, kind = (), first
         if args:
-            values = self._unboxed(self._parameters.bind(args, {}), specs=True)
+            values, _ = self._unboxed(self._parameters.bind(args, {}), specs=True)
             if leaves_in(values, Tensor):  # no call will ask for it again
                 return self._lower(values, Seen()).compile().source(kind, full=full)
             found = self._find(values) or self._make(values)
@@ -194,7 +214,8 @@ class JitFunction:
         # A copy of an object has the attributes of the first, this one among them.
         if bound is None or bound.fn.__self__ is not owner:
             method = types.MethodType(self.fn, owner)
-            bound = JitFunction(method, self.target, self._static_argnames, self.dynamic)
+            options = self._static_argnames, self.dynamic, self.out
+            bound = JitFunction(method, self.target, *options)
             bound._registry = self._registry
             attributes[name] = bound
         return bound
@@ -202,7 +223,7 @@ class JitFunction:
     def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
         """A function that compiles anew: what was compiled belongs to the first one."""
         fn = copy.deepcopy(self.fn, memo)
-        copied = JitFunction(fn, self.target, self._static_argnames, self.dynamic)
+        copied = JitFunction(fn, self.target, self._static_argnames, self.dynamic, self.out)
         copied._registry = self._registry.copy()
         return copied
 
@@ -214,7 +235,8 @@ class JitFunction:
             owner = self.fn.__self__
             if isinstance(getattr(type(owner), self.__name__, None), JitFunction):
                 return getattr, (owner, self.__name__)
-        return JitFunction, (self.fn, self.target, tuple(self._static_argnames))
+        options = tuple(self._static_argnames), self.dynamic, self.out
+        return JitFunction, (self.fn, self.target, *options)
 
     def __repr__(self) -> str:
         return f"<jit {self.__qualname__} for {self.target or 'the device of its arguments'}>"
@@ -277,10 +299,13 @@ class JitFunction:
             except Related as relation:
                 dimensions = dimensions.restarted(relation.sizes)
 
-    def _unboxed(self, values: Sequence[Any], specs: bool = False) -> Sequence[Any]:
-        """The arguments, with the tensor in place of each box that holds one."""
-        if not any(isinstance(value, (Tensor, tuple, list, dict)) for value in values):
-            return values
+    def _unboxed(self, values: Sequence[Any], specs: bool = False) -> tuple[Sequence[Any], Arrays]:
+        """The arguments, with a tensor in place of each box that holds one, and of each array."""
+        arrays, nested = Arrays(), (Tensor, tuple, list, dict)
+        if self.out != "torch" or has_arrays(values):
+            values = arrays.tensors(self._parameters.names, values)
+        if not any(isinstance(value, nested) for value in values):
+            return values, arrays
         boxes = (Tensor,)
 
         def unboxed(name: str, box: Tensor) -> Any:
@@ -289,10 +314,8 @@ class JitFunction:
                 raise errors.ArgumentType(None, name, "a Tensor without data", instead).error()
             return box if box.data is None else box.data
 
-        return [
-            fill(value, functools.partial(unboxed, name), boxes)
-            for name, value in zip(self._parameters.names, values)
-        ]
+        pairs = zip(self._parameters.names, values)
+        return [fill(x, functools.partial(unboxed, name), boxes) for name, x in pairs], arrays
 
     @functools.cached_property
     def _annotations(self) -> dict[str, Tensor]:
@@ -319,9 +342,14 @@ def jit(
     *,
     static_argnames: Iterable[str] = (),
     dynamic: bool | None = None,
+    out: str = "torch",
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 def jit(
-    target: Any = None, *, static_argnames: Iterable[str] = (), dynamic: bool | None = None
+    target: Any = None,
+    *,
+    static_argnames: Iterable[str] = (),
+    dynamic: bool | None = None,
+    out: str = "torch",
 ) -> Any:
     """Compile a plain Python function over torch tensors.
 
@@ -334,18 +362,23 @@ def jit(
         dynamic: ``True`` makes every size of 2 or more symbolic, so that one program serves all
             sizes; ``False`` none, so that each has a program of its own. By default those are that
             an annotation names, and those that have had two values.
+        out: what results are: ``"torch"`` for tensors, ``"numpy"`` for NumPy's arrays, ``"same"``
+            for what the first array among the arguments is. Arguments may be tensors, NumPy's
+            arrays or any objects with ``__dlpack__``, all of one kind; memory is shared.
 
     Returns:
         A :class:`JitFunction`, called as the function is.
 
     Raises:
-        ValueError: the target is unknown.
+        ValueError: the target is unknown, or ``out`` is.
         TypeError: what is decorated is not a Python function, or the target is no target.
     """
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if target is None or isinstance(target, (str, Target)):
         chosen = None if target is None else as_target(target)
-        return lambda fn: JitFunction(_as_function(fn), chosen, names, dynamic)
+        if out not in OUT:
+            raise ValueError(f"out must be one of {', '.join(map(repr, OUT))}, not {out!r}")
+        return lambda fn: JitFunction(_as_function(fn), chosen, names, dynamic, out)
     return JitFunction(_as_function(target), None, names, dynamic)
 
 

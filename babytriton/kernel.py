@@ -37,7 +37,7 @@ class KernelFunction:
         self.fn = fn
         self.target = target
         self.bounds_check = bounds_check
-        self._parameters = Parameters(fn)
+        self._parameters = Parameters.of(fn)
         self._specializations: dict[Any, list[CompiledKernel]] = {}
         self._newest: CompiledKernel | None = None
         Source.remember(fn)
