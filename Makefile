@@ -9,7 +9,7 @@ JOBS ?= 2
 # One thread of OpenMP a test process: the processes already fill the cores.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # Lines are counted in the other tests alone: here it would only take time.
-CONFORMANCE := $(addprefix tests/conformance/test_,dtypes.py dynamic.py gpu.py opinfo.py) tests/properties
+CONFORMANCE := $(addprefix tests/conformance/test_,dtypes.py dynamic.py gpu.py gradients.py opinfo.py) tests/properties
 
 .PHONY: demo test lint unit conformance exhaustive bench clean
 

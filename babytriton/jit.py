@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import get_default_dtype
 from torch._C import _len_torch_dispatch_stack
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from babytriton import errors
 from babytriton.arrays import OUT, Arrays, has_arrays
@@ -111,7 +111,7 @@ class JitFunction:
             CompileError: it cannot be compiled; the message points at the line.
             TypeError, ValueError: an argument cannot be compiled for; the message names it.
         """
-        if is_compiling() or _len_torch_dispatch_stack():
+        if is_dynamo_compiling() or _len_torch_dispatch_stack():
             # Somebody looks at what torch would do, such as torch.compile: the function says that.
             return self.fn(*args, **kwargs)
         if not kwargs:
