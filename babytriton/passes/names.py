@@ -32,13 +32,18 @@ class _Use:
 
     Attributes:
         function: the function that calls it.
-        result: what the user calls the one tensor that it writes, if it does.
-        is_returned: whether that is a result of the function.
+        results: what the user calls each tensor that it writes, if it does.
+        is_returned: whether it writes one tensor, which is a result of the function.
     """
 
     function: str
-    result: str | None
+    results: tuple[str | None, ...]
     is_returned: bool
+
+    @property
+    def result(self) -> str | None:
+        """What the user calls the one tensor that it writes, if it is one."""
+        return self.results[0] if len(self.results) == 1 else None
 
 
 def named(mod: IRModule) -> IRModule:
@@ -51,7 +56,7 @@ def named(mod: IRModule) -> IRModule:
     uses: dict[ir.GlobalVar, _Use] = {}
     for kernel, use in _uses(mod):
         uses.setdefault(kernel, use)
-    functions = {var: _with_result(func, uses.get(var)) for var, func in mod.functions_items()}
+    functions = {var: _with_results(func, uses.get(var)) for var, func in mod.functions_items()}
     if not all(name.isascii() for name in _names(mod)):
         functions = {
             var: _in_ascii(func) if isinstance(func, tirx.PrimFunc) else func
@@ -111,10 +116,23 @@ def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
                 value, name = getattr(binding, "value", None), binding.var.name
                 if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
                     continue
-                is_one = isinstance(value.ty, relax.TensorType)
                 is_returned = any(binding.var.same_as(result) for result in returned)
-                result = name if is_one and not _GIVEN.fullmatch(name) else None
-                yield value.args[0], _Use(var.name_hint, result, is_returned)
+                names = [name]
+                if not isinstance(value.ty, relax.TensorType):
+                    parts = _parts(block, binding.var)
+                    names = [parts.get(n, "gv") for n in range(len(value.ty.fields))]
+                results = tuple(None if _GIVEN.fullmatch(name) else name for name in names)
+                yield value.args[0], _Use(var.name_hint, results, is_returned)
+
+
+def _parts(block: relax.BindingBlock, whole: relax.Var) -> dict[int, str]:
+    """The names of the parts that are taken out of a tuple, by their places."""
+    return {
+        binding.value.index: binding.var.name
+        for binding in block.bindings
+        if isinstance(getattr(binding, "value", None), relax.TupleGetItem)
+        and binding.value.tuple_value.same_as(whole)
+    }
 
 
 def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar, ir.GlobalVar]:
@@ -145,16 +163,22 @@ def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar
     return found
 
 
-def _with_result(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
-    """A kernel whose one result is called what the user calls it."""
+def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
+    """A kernel whose results are called what the user calls them."""
     if use is None or not isinstance(func.params[-1].ty, tirx.BufferType):
         return func
-    name = use.result or (use.function if use.is_returned else None)
-    if name is None:
-        return func
-    result, taken = func.params[-1], {param.name for param in func.params[:-1]}
-    named = ir.Var(f"{name}_out" if name in taken else name, result.ty)
-    return tvm_ffi.structural_map(func, (ir.Var, lambda var: named if var.same_as(result) else var))
+    names = list(use.results)
+    if use.is_returned and names == [None]:
+        names = [use.function]
+    first = len(func.params) - len(names)
+    taken = {param.name for param in func.params[:first]}
+    renamed: dict[ir.Var, ir.Var] = {}
+    for param, name in zip(func.params[first:], names):
+        if name is not None:
+            unique = f"{name}_out" if name in taken else name
+            taken.add(unique)
+            renamed[param] = ir.Var(unique, param.ty)
+    return tvm_ffi.structural_map(func, (ir.Var, lambda var: renamed.get(var, var)))
 
 
 def of_launch(function: str, place: int) -> str:
