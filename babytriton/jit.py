@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -19,19 +20,21 @@ from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
 from babytriton.frontend.callee import behind, function_of, name_of
 from babytriton.frontend.dimensions import Dimensions, Seen
-from babytriton.frontend.signature import Parameters, Signature, TensorSpec, call_key, leaves_of
+from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
-from babytriton.ops import TABLE
+from babytriton.ops import TABLE, autocast
 from babytriton.ops.refusals import Related
 from babytriton.ops.registry import Registry
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK
+from babytriton.sources import SOURCE_KINDS
 from babytriton.specializations import RECOMPILES, Specialization, Specializations
-from babytriton.stages import SOURCE_KINDS, Compiled, Lowered
+from babytriton.stages import Compiled, Lowered, target_of
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
+from babytriton.wrappers import WRAPPERS
 
 Function = Callable[..., Any]
 
@@ -55,6 +58,7 @@ class JitFunction:
         target: what it compiles for; ``None`` lets the device of the arguments decide.
         dynamic: whether sizes are symbolic; ``None`` for those that vary from call to call.
         out: what results are: ``"torch"``, ``"numpy"``, or ``"same"`` as the first argument.
+        kept: what integrations keep of the function, for as long as there is one.
     """
 
     def __init__(
@@ -81,6 +85,9 @@ class JitFunction:
         self._static = self._static_argnames
         self._shortcuts: tuple[_Shortcut, ...] = ()
         self._classes: dict[type, dict[str, Any]] = {}
+        self._has_own_gradient = False
+
+        self.kept: dict[str, Any] = {}
         Source.remember(fn)
         functools.update_wrapper(self, function_of(fn))
         self.__name__ = name_of(fn)
@@ -101,6 +108,33 @@ class JitFunction:
         """As :func:`babytriton.register`, for what this one function calls."""
         return self._registry.register
 
+    def backward(self, rule: Function) -> Function:
+        """Give the function a gradient of its own, in place of the one derived from its body.
+
+        A decorator. What calls the function, compiled or not, is compiled again at its next call.
+
+        Args:
+            rule: ``rule(grad, result, *args)``, a plain torch function of the gradient of the
+                result, the result, and the arguments of the call with defaults filled in, gives
+                the gradients of the leading arguments: a tensor, or a tuple of tensors and of
+                ``None``. It is compiled in turn, and differentiated where that is asked for.
+                ``grad`` and ``result`` are tuples where the function returns several tensors.
+
+        Returns:
+            The rule.
+
+        Raises:
+            TypeError: the rule is no function, or what was compiled is none but a method or module.
+        """
+        REGISTRY.differentiate(self.fn, rule)
+        self._has_own_gradient = True
+        return rule
+
+    def draws(self, /, *args: Any, **kwargs: Any) -> bool:
+        """Whether a call with these arguments draws random numbers, or calls what may."""
+        values, _ = self._unboxed(self._parameters.bind(args, kwargs))
+        return self.compiled_for(values).scheduled.lowered.lowering.draws
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled for these arguments.
 
@@ -113,19 +147,22 @@ class JitFunction:
         """
         if is_dynamo_compiling() or _len_torch_dispatch_stack():
             # Somebody looks at what torch would do, such as torch.compile: the function says that.
+            if self._has_own_gradient and torch.is_grad_enabled():
+                raise errors.OwnGradientTraced(None, self.__name__).error()
             return self.fn(*args, **kwargs)
         if not kwargs:
             for environment, count, admits, run in self._shortcuts:
                 if len(args) == count and admits(*args):
-                    # As _environment has it, whose call would take as long as the check.
+                    # As environment() has it, whose call would take as long as the check.
                     now = (get_default_dtype(), REGISTRY.version, self._registry.version)
                     if environment == now:
                         return run(*args)
         if CONFIG.interpret:
             return self.fn(*args, **kwargs)
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            raise errors.Autocast(None, self.__name__).error()
         bound = self._parameters.bind(args, kwargs)
+        elsewhere = WRAPPERS.handler(bound)
+        if elsewhere is not None:
+            return elsewhere(self, bound)
         values, arrays = self._unboxed(bound)
         static, names = self._static, self._parameters.names
         leaves = leaves_of(values, static, names)
@@ -145,14 +182,19 @@ class JitFunction:
 
     def _shorten(self, args: tuple[Any, ...], defaults: Sequence[Any], compiled: Compiled) -> None:
         """Let calls like this one run by a shorter way from now on, if there is one."""
-        if any(isinstance(default, (torch.Tensor, float)) for default in defaults):
-            return  # the program takes them as well
-        shortcut = compiled.shortcut(args)
+        if any(isinstance(default, torch.Tensor) for default in defaults):
+            return
+        # The program takes floats as well.
+        given = defaults if any(isinstance(default, float) for default in defaults) else ()
+        shortcut = compiled.shortcut((*args, *given))
         if shortcut is not None:
-            newest = (self._environment(), len(args), shortcut.admits, shortcut.run)
+            admits, run = _filled(shortcut.admits, given), _filled(shortcut.run, given)
+            if autocast.state():
+                admits = _under(autocast.state(), admits)
+            newest = (self.environment(), len(args), admits, run)
             self._shortcuts = (newest, *self._shortcuts[: _SHORTCUTS - 1])
 
-    def _environment(self) -> tuple[Any, ...]:
+    def environment(self) -> tuple[Any, ...]:
         """What a program depends on besides its arguments."""
         return get_default_dtype(), REGISTRY.version, self._registry.version
 
@@ -171,6 +213,63 @@ class JitFunction:
             values = Arrays().tensors(self._parameters.names, values)
         # Of itself, not of what earlier calls were.
         return self._lower(values, Seen())
+
+    def lower_bound(self, values: Sequence[Any], target: Target) -> Lowered:
+        """The first stage for a target, with every size as it is.
+
+        Args:
+            values: of the parameters, in order: tensors, meta tensors or Python values.
+            target: in place of the function's own.
+
+        Raises:
+            CompileError: the function cannot be compiled.
+        """
+        fixed = JitFunction(self.fn, target, self._static_argnames, dynamic=False)
+        fixed._registry = self._registry
+        return fixed._lower(values, Seen())
+
+    def as_jax(self) -> Callable[..., Any]:
+        """The same as a function of JAX's arrays: for jax.jit, jax.grad and jax.vmap.
+
+        Raises:
+            ImportError: JAX or jax-tvm-ffi is not installed.
+        """
+        # By name: of what carries a function into other frameworks it knows nothing.
+        integration = importlib.import_module("babytriton.integrations.jax")
+        found: Callable[..., Any] = integration.as_jax(self)
+        return found
+
+    def lower_any_size(
+        self, values: Sequence[Any], related: Mapping[str, str | int] | None = None
+    ) -> Lowered:
+        """The first stage with a symbolic size for every one of 2 or more.
+
+        Args:
+            values: of the function's parameters, in order.
+            related: the names of sizes that are others, or constants.
+
+        Raises:
+            CompileError: the function cannot be compiled so.
+        """
+        dimensions = Dimensions(True, self._annotations, Seen(), dict(related or {}))
+        return self._lowered(values, dimensions)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the function's parameters, in order."""
+        return self._parameters.names
+
+    def bind(self, /, *args: Any, **kwargs: Any) -> Sequence[Any]:
+        """The values of the function's parameters, in order, defaults filled in."""
+        return self._parameters.bind(args, kwargs)
+
+    def compiled_for(self, values: Sequence[Any]) -> Compiled:
+        """The specialization for the values of the function's parameters, found or made."""
+        return self._find(values) or self._make(values)
+
+    def key_of(self, values: Sequence[Any]) -> Any:
+        """What calls must share to run the same program, hashable; other than captured values."""
+        return self._key(values, self._static)
 
     def source(self, *args: Any, kind: str | None = None, full: bool = False) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
@@ -248,7 +347,7 @@ class JitFunction:
 
     def _key(self, values: Sequence[Any], static: frozenset[str]) -> Any:
         key = call_key(values, static, self._parameters.names)
-        return (*self._environment(), key)
+        return (*self.environment(), autocast.state(), key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
         with COMPILE_LOCK:
@@ -283,9 +382,11 @@ class JitFunction:
         return found
 
     def _lower(self, values: Sequence[Any], seen: Seen) -> Lowered:
+        return self._lowered(values, Dimensions(self._dynamic, self._annotations, seen))
+
+    def _lowered(self, values: Sequence[Any], dimensions: Dimensions) -> Lowered:
         self._check_annotations(values)
         names = self._parameters.names
-        dimensions = Dimensions(self._dynamic, self._annotations, seen)
         while True:
             signature = Signature.of(names, values, self._static, dimensions)
             target = self.target or target_of(signature)
@@ -382,17 +483,17 @@ def jit(
     return JitFunction(_as_function(target), None, names, dynamic)
 
 
+def _filled(fn: Function, last: Sequence[Any]) -> Function:
+    """The function with its last arguments given."""
+    return (lambda *args: fn(*args, *last)) if last else fn
+
+
+def _under(state: autocast.State, admits: Function) -> Function:
+    """The check of a call, which is also one of what torch.autocast is set to."""
+    return lambda *args: autocast.state() == state and admits(*args)
+
+
 def _as_function(fn: Any) -> Function:
     found: Function = behind(fn)
     function_of(found)  # it refuses what runs no Python function
     return found
-
-
-def target_of(signature: Signature) -> Target:
-    """The target for the device that the tensor arguments are on."""
-    kind = "cpu"
-    for leaf in signature.leaves():
-        if isinstance(leaf.spec, TensorSpec) and leaf.spec.device.type != "meta":
-            kind = leaf.spec.device.type
-            break
-    return Target(kind)

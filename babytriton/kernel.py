@@ -14,10 +14,10 @@ from babytriton.config import CONFIG
 from babytriton.frontend.kernel.lowering import Definition
 from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
-from babytriton.jit import target_of
 from babytriton.kernel_stages import CompiledKernel, LoweredKernel
 from babytriton.runtime.executable import COMPILE_LOCK
-from babytriton.stages import SOURCE_KINDS
+from babytriton.sources import SOURCE_KINDS
+from babytriton.stages import target_of
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
 

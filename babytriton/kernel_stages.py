@@ -26,15 +26,8 @@ from babytriton.plan import KernelLaunch
 from babytriton.runtime import executable
 from babytriton.runtime.kernels import KernelLauncher, Launch, Read
 from babytriton.runtime.toolchain import require_gpu
-from babytriton.stages import (
-    KINDS,
-    code_generation,
-    default_kind,
-    device_of,
-    dump,
-    ours,
-    require_runs,
-)
+from babytriton.sources import KINDS, default_kind, dump
+from babytriton.stages import code_generation, device_of, ours, require_runs
 from babytriton.targets import Target
 
 

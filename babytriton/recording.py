@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 
 from babytriton.frontend.program import Cotangent, Hidden, Input
 from babytriton.halves import Division
-from babytriton.ops.fallback import TorchCall
+from babytriton.ops.generators import Generators
 from babytriton.passes.gradient import Parameter, Result
 
 Key = tuple[Any, ...]
@@ -25,6 +25,10 @@ class Run(Protocol):
     @property
     def inputs(self) -> Sequence[Input]:
         """What each parameter of the program gets."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers, or calls what may."""
 
     def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run on the parameters of the program."""
@@ -68,36 +72,6 @@ def key_of(input: Input) -> Key | None:
 
 
 @dataclass(frozen=True)
-class _Generators:
-    """How torch's generators of random numbers stand.
-
-    Attributes:
-        cpu: the state of the CPU's.
-        others: that of each GPU's.
-    """
-
-    cpu: torch.Tensor
-    others: Mapping[torch.device, torch.Tensor]
-
-    @classmethod
-    def now(cls, tensors: Sequence[torch.Tensor]) -> _Generators:
-        """Those of the devices of tensors."""
-        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-        if devices and torch.cuda.is_current_stream_capturing():
-            devices = set()  # a captured graph must not ask
-        return cls(torch.get_rng_state(), {x: torch.cuda.get_rng_state(x) for x in devices})
-
-    @contextlib.contextmanager
-    def again(self) -> Iterator[None]:
-        """Inside, the same numbers are drawn as then; afterwards, those that come next."""
-        with torch.random.fork_rng(devices=list(self.others)):
-            torch.set_rng_state(self.cpu)
-            for device, state in self.others.items():
-                torch.cuda.set_rng_state(state, device)
-            yield
-
-
-@dataclass(frozen=True)
 class _Call:
     """One call of a program.
 
@@ -106,14 +80,14 @@ class _Call:
         parameters: of it, with ``None`` for each tensor.
         places: the numbers of those that are tensors.
         sizes: its symbolic sizes.
-        generators: as they stand before it; ``None`` where torch runs no part of it.
+        generators: as they stand before it; ``None`` where it draws no random numbers.
     """
 
     program: Run
     parameters: Sequence[Any]
     places: Sequence[int]
     sizes: Mapping[str, int]
-    generators: _Generators | None
+    generators: Generators | None
 
     def filled(self, tensors: Mapping[int, torch.Tensor]) -> list[Any]:
         """The parameters, with tensors by their numbers."""
@@ -133,12 +107,11 @@ def record(program: Run, parameters: Sequence[Any], sizes: Mapping[str, int]) ->
     """
     places = [i for i, x in enumerate(parameters) if isinstance(x, torch.Tensor)]
     rest = [None if isinstance(x, torch.Tensor) else x for x in parameters]
-    calls_torch = any(isinstance(input, TorchCall) for input in program.inputs)
-    generators = _Generators.now([parameters[i] for i in places]) if calls_torch else None
-    call = _Call(program, rest, places, sizes, generators)
     tensors = [parameters[i] for i in places]
-    outputs: Sequence[Any] = _Recorded.apply(call, *tensors)  # type: ignore[no-untyped-call]
-    return outputs
+    how = program.differentiated
+    generators = Generators.now(tensors) if how is not None and how.division.draws else None
+    apply: Callable[..., Sequence[Any]] = _Recorded.apply
+    return apply(_Call(program, rest, places, sizes, generators), *tensors)
 
 
 class _Recorded(torch.autograd.Function):
@@ -201,7 +174,9 @@ class _Recorded(torch.autograd.Function):
                 ),
                 call.sizes,
             )
-            for n in range(info.batch_size)
+            for n in Generators.elements(
+                info.batch_size, info.randomness, call.program.draws, tensors
+            )
         ]
         if not each:
             return _without_elements(call, in_dims, tensors)

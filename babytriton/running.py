@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from tvm.ir import IRModule
 
 from babytriton.frontend.captures import Guard
+from babytriton.frontend.dimensions import SMALLEST
 from babytriton.frontend.lowering import Lowering, Output, Returned
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
-from babytriton.frontend.signature import ConstSpec, Signature
+from babytriton.frontend.signature import ConstSpec, Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.straight_line import straight_line
+from babytriton.plan import Plan
 from babytriton.recording import Differentiated, key_of, record
 from babytriton.runtime import interop
 from babytriton.runtime.direct import LARGE, DirectLauncher
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.shortcuts import Shortcut, like
+from babytriton.runtime.shortcuts import Shortcut, like, sizes_fit
+from babytriton.types import Dim
 
 
 class Runner:
@@ -39,6 +43,7 @@ class Runner:
         self._device, *_ = program.devices
         self.differentiated: Differentiated | None = None
         """What torch's autograd is to know of calls, where gradients are asked for."""
+        self._mod, self._built = mod, built
         self._launcher = _launcher(program, mod, built)
         self._result = program.result
         self._writes = program.writes
@@ -53,14 +58,45 @@ class Runner:
             for _, read in self._inputs
         ]
         outputs = self.outputs(parameters, sizes or {})
+        self._write(parameters, outputs)
+        return filled(self._result, parameters, outputs, sizes or {})
+
+    def read(self, leaves: Sequence[Any]) -> list[tuple[str, Any]]:
+        """What a call gives each input, and what the user calls that; None for computed ones."""
+        return [
+            (path, None if isinstance(read, Computed) else read(leaves))
+            for path, read in self._inputs
+        ]
+
+    def compute(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
+        """Run the program on values for its inputs: its outputs, and what it writes is written."""
+        parameters = [
+            read.of(sizes) if isinstance(read, Computed) else value
+            for (_, read), value in zip(self._inputs, values)
+        ]
+        outputs = self.outputs(parameters, sizes)
+        self._write(parameters, outputs)
+        return outputs
+
+    def result(
+        self, values: Sequence[Any], outputs: Sequence[Any], sizes: Mapping[str, int]
+    ) -> Any:
+        """The function's result, of values for the program's inputs and of its outputs."""
+        return filled(self._result, values, outputs, sizes)
+
+    def _write(self, parameters: Sequence[Any], outputs: Sequence[Any]) -> None:
         for write in self._writes:
             parameters[write.input].copy_(outputs[write.index])
-        return filled(self._result, parameters, outputs, sizes or {})
 
     @property
     def inputs(self) -> Sequence[Input]:
         """What each parameter of the program gets."""
         return self._program.inputs
+
+    @property
+    def draws(self) -> bool:
+        """Whether the program draws random numbers, or calls what may."""
+        return self._program.draws
 
     def given(self, values: Mapping[Any, Any], sizes: Mapping[str, int]) -> list[Any]:
         """The parameters of the program, of values by what they are.
@@ -87,13 +123,42 @@ class Runner:
 
     def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on tensors that are checked first."""
+        return self._launcher(self._checked(parameters))
+
+    def launch_into(self, parameters: Sequence[Any], places: Sequence[torch.Tensor]) -> None:
+        """Run the program on tensors that are checked first, and write its outputs to others.
+
+        Args:
+            parameters: of the program, none of whose sizes is symbolic.
+            places: a tensor of its type for each output; none shares memory with a parameter.
+        """
+        read = self._checked(parameters)
+        if self.into is None:
+            for place, output in zip(places, self._launcher(read)):
+                place.copy_(output)
+            return
+        written = [x if interop.writable(x) else x.new_empty(x.shape) for x in places]
+        self.into(*read, *written)
+        for place, output in zip(places, written):
+            if output is not place:
+                place.copy_(output)
+
+    @cached_property
+    def into(self) -> Callable[..., None] | None:
+        """The program as a function of parameters and places; None where it has branches."""
+        steps = _steps(self._program, self._mod)
+        if steps is None:
+            return None
+        return _direct(self._program, steps, self._built, None).into()
+
+    def _checked(self, parameters: Sequence[Any]) -> list[Any]:
+        """Parameters that kernels can read."""
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
         if self._writes:
             self._check_writes(parameters)
-        read = [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
-        return self._launcher(read)
+        return [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
 
     def shortcut(self, arguments: Sequence[Any], guards: Sequence[Guard]) -> Shortcut | None:
         """A shorter way to run calls whose arguments are like these.
@@ -102,7 +167,7 @@ class Runner:
             arguments: of a call, in the order of the function's parameters.
             guards: what must still hold outside the function.
         """
-        if self._writes or self._sizes is not None or self.differentiated is not None:
+        if self._writes or self.differentiated is not None:
             return None
         fixed = [isinstance(spec, ConstSpec) for spec in self._signature.specs]
         if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
@@ -111,11 +176,14 @@ class Runner:
         inputs = list(enumerate(self._program.inputs))
         order = {i: leaves[input] for i, input in inputs if isinstance(input, int)}
         calls = {i: interop.packed(input) for i, input in inputs if isinstance(input, TorchCall)}
-        admits = like(arguments, guards)
+        admits = self._admits(arguments, guards, leaves)
         if admits is None or len(order) + len(calls) < len(inputs):
             return None
-        if isinstance(self._launcher, DirectLauncher) and self._result == Output(0):
+        is_first = self._result == Output(0) and not (calls and self._sizes)
+        if isinstance(self._launcher, DirectLauncher) and is_first:
             return Shortcut(admits, self._launcher.of_arguments(order, len(arguments)))
+        if self._sizes is not None and _has_sizes(self._result):
+            return None
 
         def run(*given: Any) -> Any:
             parameters = calls | {i: given[argument] for i, argument in order.items()}
@@ -123,6 +191,23 @@ class Runner:
             return filled(self._result, parameters, outputs, {})
 
         return Shortcut(admits, run)
+
+    def _admits(
+        self, arguments: Sequence[Any], guards: Sequence[Guard], leaves: Sequence[int]
+    ) -> Callable[..., bool] | None:
+        """Whether a call's arguments are like these, of which the leaves have these numbers."""
+        if self._sizes is None:
+            return like(arguments, guards)
+        specs = zip(leaves, self._signature.leaves())
+        shapes = {i: leaf.spec.type.shape for i, leaf in specs if isinstance(leaf.spec, TensorSpec)}
+        vary = {i: shape for i, shape in shapes.items() if any(isinstance(n, Dim) for n in shape)}
+        alike = like(arguments, guards, vary)
+        if alike is None or not vary:
+            return None
+        conditions = self._sizes.conditions
+        hold = conditions.hold if conditions.each else None
+        fit = sizes_fit(vary, len(arguments), SMALLEST, hold)
+        return lambda *given: alike(*given) and fit(*given)
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""
@@ -155,19 +240,35 @@ def filled(
     return fill(result, leaf, (Output, Returned, Computed))
 
 
+def _has_sizes(result: Any) -> bool:
+    """Whether a result has numbers in it that are computed from sizes."""
+    found: list[Any] = []
+    fill(result, found.append, (Computed,))
+    return bool(found)
+
+
 def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher | DirectLauncher:
     """What runs the program: without branches it needs no virtual machine."""
     machine = Launcher(built, program.devices)
-    device, *others = program.devices
-    steps = None if others else straight_line(mod, program.entry)
+    steps = _steps(program, mod)
     if steps is None:
         return machine
-    calls = {i: input for i, input in enumerate(program.inputs) if isinstance(input, TorchCall)}
-    on_cpu = device.type == "cpu"
+    on_cpu = program.devices[0].type == "cpu"
     if on_cpu and (steps.known_bytes or 0) >= LARGE:
         return machine
-    large = machine if on_cpu and steps.known_bytes is None else None
-    return DirectLauncher(steps, built.kernel, calls, device, large)
+    return _direct(program, steps, built, machine if on_cpu and steps.known_bytes is None else None)
+
+
+def _steps(program: Lowering, mod: IRModule) -> Plan | None:
+    """The steps of the program; None where it has branches, or is for several devices."""
+    return straight_line(mod, program.entry) if len(program.devices) == 1 else None
+
+
+def _direct(
+    program: Lowering, steps: Plan, built: Executable, large: Launcher | None
+) -> DirectLauncher:
+    calls = {i: input for i, input in enumerate(program.inputs) if isinstance(input, TorchCall)}
+    return DirectLauncher(steps, built.kernel, calls, program.devices[0], large)
 
 
 def _input(

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import astunparse
 import torch
 from tvm.ir import IRModule
 from tvm.tirx import PrimFunc
 
-from babytriton import building, dumping, errors, halves
-from babytriton.config import CONFIG
+from babytriton import building, errors, halves
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
 from babytriton.frontend.callee import name_of
@@ -23,6 +22,7 @@ from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.halves import Halves
+from babytriton.ops import autocast
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
@@ -32,17 +32,8 @@ from babytriton.running import Runner
 from babytriton.runtime import executable, interop
 from babytriton.runtime.shortcuts import Shortcut
 from babytriton.runtime.toolchain import require_gpu
+from babytriton.sources import KINDS, default_kind, dump
 from babytriton.targets import Target
-
-KINDS = {
-    "cpu": ("ast", "python", "relax", "tir", "llvm", "asm"),
-    "cuda": ("ast", "python", "relax", "tir", "cuda", "ptx", "sass", "llvm", "asm"),
-    **{kind: ("ast", "python", "relax", "tir", kind) for kind in building.LANGUAGES},
-    "rocm": ("ast", "python", "relax", "tir", "llvm", "asm"),
-}
-"""The kinds of source that a function for each kind of target can show."""
-
-SOURCE_KINDS = frozenset(kind for kinds in KINDS.values() for kind in kinds)
 
 
 class Kernel(str):
@@ -319,7 +310,11 @@ class Compiled:
         lowered = self.scheduled.lowered
         values = lowered.parameters.bind(args, kwargs)
         static = self.signature.static
-        self.signature.require(Signature.of(lowered.parameters.names, values, static))
+        given = Signature.of(lowered.parameters.names, values, static)
+        if given.autocast != self.signature.autocast:
+            then, now = (autocast.text(x.autocast) for x in (self.signature, given))
+            raise errors.OtherAutocast(None, lowered.name, then, now).error()
+        self.signature.require(given)
         for guard in self.guards:
             if not guard():
                 raise errors.CapturedChanged(None, guard.place.path, lowered.name).error()
@@ -330,7 +325,7 @@ class Compiled:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run on the tensors and floats of a call that is known to fit the signature."""
-        return self._runner(leaves)
+        return self.runner(leaves)
 
     @cached_property
     def launches(self) -> tuple[KernelLaunch, ...]:
@@ -397,15 +392,20 @@ class Compiled:
     def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
         """A shorter way to run calls whose arguments are like these.
 
-        None where the program reads more than its arguments, writes to them, or takes any size.
+        None where the program reads more than its arguments, or writes to them.
 
         Args:
             arguments: of a call that this is the program for, in the order of its parameters.
         """
-        return self._runner.shortcut(arguments, self.guards)
+        return self.runner.shortcut(arguments, self.guards)
 
     @cached_property
-    def _runner(self) -> Runner:
+    def runner(self) -> Runner:
+        """What runs the program, of what each call fills its parameters with.
+
+        Raises:
+            RuntimeError: it is for source alone, or what a GPU takes is missing.
+        """
         scheduled, lowered = self.scheduled, self.scheduled.lowered
         require_runs(lowered.name, self.target)
         for device in lowered.lowering.devices:
@@ -415,44 +415,24 @@ class Compiled:
         runner = Runner(program, self.signature, scheduled.mod, self.executable)
         if lowered.halves is not None:
             halves, order = lowered.halves.division, lowered.order
-            backward, gradient = lambda: self.backward._runner, lambda: self._gradient._runner
+            backward, gradient = lambda: self.backward.runner, lambda: self._gradient.runner
             runner.differentiated = Differentiated(halves, order, backward, gradient)
         return runner
-
-
-class Shown(Protocol):
-    """What was compiled, as far as its sources go."""
-
-    @property
-    def signature(self) -> Signature: ...
-
-    @property
-    def target(self) -> Target: ...
-
-    @property
-    def source_kinds(self) -> tuple[str, ...]: ...
-
-    def source(self, kind: str | None = None, *, full: bool = False) -> str: ...
-
-
-def dump(name: str, compiled: Shown) -> None:
-    """Write the stages to files, where the environment asks for it."""
-    if CONFIG.dump is not None:
-        signature = f"{name}({compiled.signature}) for {compiled.target}"
-        kinds = compiled.source_kinds
-        dumping.dump(
-            CONFIG.dump, name, signature, kinds, lambda kind: compiled.source(kind, full=True)
-        )
-
-
-def default_kind(target: Target) -> str:
-    """The kind of source that a function for a target shows first."""
-    return target.kind if target.kind in KINDS[target.kind] else "llvm"
 
 
 def _cuda_arch(target: Target, index: int | None = None) -> str:
     """What a program's kernels for the GPU are compiled for, wherever it is called."""
     return (target if target.kind == "cuda" else Target("cuda")).resolved(index).arch or ""
+
+
+def target_of(signature: Signature) -> Target:
+    """The target for the device that the tensor arguments are on."""
+    kind = "cpu"
+    for leaf in signature.leaves():
+        if isinstance(leaf.spec, TensorSpec) and leaf.spec.device.type != "meta":
+            kind = leaf.spec.device.type
+            break
+    return Target(kind)
 
 
 def device_of(signature: Signature, target: Target) -> torch.device:

@@ -20,17 +20,20 @@ TESTS = Path(__file__).parent
 LAYERS = (
     {"diagnostics", "types", "config", "excepthook", "dumping"},
     {"errors", "ops", "targets"},
-    {"tensor", "device", "plan", "arrays"},
+    {"tensor", "device", "plan", "arrays", "wrappers"},
     {"frontend", "passes", "runtime"},
     {"halves"},
     {"recording"},
     {"running", "building"},
+    {"sources"},
     {"stages"},
-    {"specializations"},
+    {"specializations", "buffers", "dividing"},
     {"kernel_stages"},
     {"jit"},
     {"kernel", "cuda_code"},
-    {"__init__", "__main__", "integrations"},
+    {"integrations"},
+    {"testing"},
+    {"__init__", "__main__"},
 )
 ALONE = {"frontend", "passes", "runtime"}
 TVM = (
@@ -39,9 +42,11 @@ TVM = (
     "passes",
     "runtime",
     "halves",
+    "dividing",
     "running",
     "building",
     "stages",
+    "buffers",
     "kernel_stages",
     "__init__",
 )

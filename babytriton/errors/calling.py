@@ -161,13 +161,15 @@ class ArgumentMeta(CallDiagnostic):
 
 
 @dataclass(frozen=True)
-class Autocast(CallDiagnostic):
-    code = "BT111"
-    title = "`{function}` cannot run under autocast"
-    label = "compiled functions keep the dtypes they are written in"
-    hint = "call it under torch.autocast(..., enabled=False), and cast inside where it is meant"
+class OtherAutocast(CallDiagnostic):
+    code = "BT119"
+    title = "`{function}` was compiled for another setting of torch.autocast"
+    label = "it was {then}, and is {now}"
+    hint = "call the jitted function, which compiles again"
     exception = RuntimeError
     function: str
+    then: str
+    now: str
 
 
 @dataclass(frozen=True)

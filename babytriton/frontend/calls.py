@@ -17,7 +17,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import beyond, builtins, effects, modules, outside
+from babytriton.frontend import beyond, builtins, effects, modules, outside, own_gradients
 from babytriton.frontend.callee import seen_through, signature_of
 from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.kernel import calling
@@ -112,7 +112,7 @@ def call(
         return _inline_local(at, node, fn, args, kwargs)
     if isinstance(fn, torch.nn.Module):
         return modules.call(at, node, fn, args, kwargs)
-    if _hashable(fn) and fn in at.program.builder.table:
+    if has_row(at, fn):
         return _torch(at, node, fn, args, kwargs)
     if beyond.is_beyond_torch(fn):
         with _at_one_place(at, node, args, kwargs):
@@ -170,7 +170,15 @@ def inline(
         source = Source.of(fn)
     except CompileError:
         at.fail(errors.NoSource(at.span(node), fn.__qualname__))
-    return _run(at, node, fn, source, Scope(names, fn=fn))
+    filled = inspect.BoundArguments(signature, names)
+    body = functools.partial(_run, at, node, fn, source, Scope(names, fn=fn))
+    return own_gradients.noted(at, node, fn, filled.args, filled.kwargs, body)
+
+
+def has_row(at: CodeGenerator, fn: Any) -> bool:
+    """Whether a row of the operator table says how a function is compiled."""
+    row = at.program.builder.table.get(fn) if _hashable(fn) else None
+    return row is not None and not row.inlined
 
 
 def _inline_local(

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from babytriton.frontend.signature import records
 from babytriton.types import TensorType
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -223,11 +224,6 @@ def _same_as(value: Any) -> Callable[[Any], bool]:
 def _same_function(value: types.FunctionType) -> Callable[[Any], bool]:
     code = value.__code__  # reloading a module in a notebook replaces it
     return lambda now: now is value and now.__code__ is code
-
-
-def records(tensor: torch.Tensor) -> bool:
-    """Whether torch records what is computed from a tensor now, for its gradient."""
-    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def _fits(now: Any, type: TensorType, device: torch.device, grad: bool) -> bool:

@@ -35,6 +35,10 @@ class Contexts(Assignments, ControlFlow):
         if isinstance(manager, _NO_GRADIENTS):
             with self.program.builder.tape.off():
                 return self._enter(node, rest)
+        if isinstance(manager, torch.autocast):
+            dtype = manager.fast_dtype if manager._enabled else None
+            with self.program.builder.autocast.within(manager.device, dtype):
+                return self._enter(node, rest)
         if not isinstance(manager, device):
             return self._enter(node, rest)
         placement = self.program.builder.placement
@@ -49,12 +53,8 @@ class Contexts(Assignments, ControlFlow):
         """What ``as`` binds, where the block means the same without its manager."""
         if isinstance(manager, contextlib.nullcontext):
             return manager.enter_result
-        if isinstance(manager, (*_NO_GRADIENTS, *_NOTHING)):
+        if isinstance(manager, (*_NO_GRADIENTS, *_NOTHING, torch.autocast)):
             return manager
-        if isinstance(manager, torch.autocast):
-            if not manager._enabled:
-                return manager
-            return self._refuse(item, "cast where it is meant: x.to(torch.bfloat16)")
         if isinstance(manager, torch.enable_grad):
             return self._refuse(item, "leave it out: gradients are on, unless turned off")
         if isinstance(manager, torch.device):

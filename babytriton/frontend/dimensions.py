@@ -145,10 +145,14 @@ class Sizes:
         tensors: how a call reads each tensor of the program from its leaves, what the user calls
             it, and its type.
         conditions: that torch found to matter.
+        related: the names of sizes that have turned out to be others, or constants.
+        smallest: that a size may be.
     """
 
     tensors: tuple[tuple[Callable[[Sequence[Any]], Any], str, TensorType], ...]
     conditions: Conditions
+    related: Mapping[str, str | int] = field(default_factory=dict)
+    smallest: int = SMALLEST
 
     def of(self, leaves: Sequence[Any]) -> dict[str, int] | None:
         """The sizes of a call by name; ``None`` if it is not one for this program."""
@@ -157,7 +161,7 @@ class Sizes:
             given: int
             for size, given in zip(type.shape, read(leaves).shape):
                 if isinstance(size, Dim):
-                    if given < SMALLEST or found.setdefault(size.name, given) != given:
+                    if given < self.smallest or found.setdefault(size.name, given) != given:
                         return None
                 elif size != given:
                     return None
@@ -178,8 +182,9 @@ class Sizes:
                     before = known.setdefault(size.name, (n, path, d))
                     if before[0] != n:
                         raise errors.SizesDiffer(None, path, size.name, n, d, *before).error()
-                    if n < SMALLEST:
-                        raise errors.OtherSizes(None, f"{size.name} >= {SMALLEST}", f"{n}").error()
+                    if n < self.smallest:
+                        least = f"{size.name} >= {self.smallest}"
+                        raise errors.OtherSizes(None, least, f"{n}").error()
                 elif size != n:
                     given = str(TensorType.of(tensor))
                     raise errors.ArgumentShape(None, path, str(type), given).error()

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import ir as I
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Span
-from babytriton.frontend import calls
+from babytriton.frontend import calls, own_gradients
 from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
@@ -89,6 +89,7 @@ class Gradient:
         results: how many outputs stand before the gradients.
         differentiable: of those, the numbers of the ones that gradients flow through.
         order: 0 for gradients of the function; 1 for those of its gradient; and so on.
+        draws: whether the program draws random numbers, or calls what may.
     """
 
     inputs: tuple[int, ...]
@@ -96,6 +97,7 @@ class Gradient:
     results: int
     differentiable: tuple[int, ...]
     order: int
+    draws: bool
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Lowering:
         sizes: its symbolic sizes; ``None`` without any.
         devices: that it computes on, the one it is called on first.
         gradient: where it gives gradients; ``None`` if none are asked for.
+        draws: whether it draws random numbers, or calls what may.
     """
 
     mod: IRModule
@@ -128,6 +131,7 @@ class Lowering:
     sizes: Sizes | None
     devices: tuple[torch.device, ...]
     gradient: Gradient | None = None
+    draws: bool = False
 
 
 def lower(
@@ -162,7 +166,7 @@ def lower(
     """
     source = Source.of(fn)
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
-    program = Program(Builder(table, device, target, symbols), dimensions)
+    program = Program(Builder(table, device, target, symbols, signature.autocast), dimensions)
     name = name_of(fn) if name_of(fn).isidentifier() else "main"
     entry = name + "_gradient" * order
     outputs: list[relax.Expr] = []
@@ -206,6 +210,7 @@ def lower(
         None if symbols is None else _sizes(program, symbols),
         program.builder.placement.devices,
         gradient,
+        program.builder.draws > 0,
     )
 
 
@@ -219,7 +224,7 @@ def _symbols() -> Symbols:
 def _sizes(program: Program, symbols: Symbols) -> Sizes:
     """Where a call finds the sizes of a program."""
     tensors = [(reader(input), path, type) for input, path, type in program.types]
-    return Sizes(tuple(tensors), symbols.conditions())
+    return Sizes(tuple(tensors), symbols.conditions(), program.dimensions.related)
 
 
 def _module(builder: IRBuilder, program: Program, entry: str) -> IRModule:
@@ -249,11 +254,16 @@ def _compiled(
     scope = Scope(names, fn=function)
     program.scopes.append(scope)
     body = CodeGenerator(program, source, scope)
+    names = {name: value for name, value in names.items() if value is not ABSENT}
+    given = inspect.BoundArguments(signature_of(function), names)
+    if isinstance(fn, types.FunctionType) and calls.has_row(body, fn):
+        return body, calls.call(body, source.node, fn, given.args, given.kwargs)
     if isinstance(fn, (types.FunctionType, types.MethodType)):
-        return body, body.run()
+        args, kwargs = given.args, given.kwargs
+        found = own_gradients.noted(body, source.node, function, args, kwargs, body.run)
+        return body, found
     # A module or another object: compiled as a call of it, hooks and held arguments included.
     program.captures.name(fn, "self")
-    names = {name: value for name, value in names.items() if value is not ABSENT}
     given = inspect.BoundArguments(signature_of(fn), names)
     return body, calls.call(body, source.node, fn, given.args, given.kwargs)
 
@@ -279,6 +289,7 @@ def _gradient(program: Program, outputs: list[relax.Expr], order: int) -> Gradie
     wanted = dict(program.differentiable)
     if not wanted:
         return None
+    draws = builder.draws > 0  # a gradient draws no numbers of its own
     for level in range(order + 1):
         results = [(i, builder.tape.find(expr)) for i, expr in enumerate(outputs)]
         followed = [(i, value) for i, value in results if value is not None]
@@ -303,7 +314,7 @@ def _gradient(program: Program, outputs: list[relax.Expr], order: int) -> Gradie
     numbers = iter(range(number, len(outputs)))
     places = tuple(None if grad is None else next(numbers) for grad in grads.values())
     through = tuple(i for i, _ in followed)
-    return Gradient(tuple(wanted), places, number, through, order)
+    return Gradient(tuple(wanted), places, number, through, order, draws)
 
 
 def _name_gradients(

@@ -48,6 +48,8 @@ def call(
     _watch(at, (id(module), "hooks"), Place(f"{path}'s hooks", lambda: _Hooks.of(module)))
     _watch(at, ("hooks",), Place("hooks of all modules", _Hooks.of_all))
     everywhere, hooks = _Hooks.of_all(), _Hooks.of(module)
+    if any(map(_is_distributed, (type(module), *hooks.functions()))):
+        at.fail(errors.DistributedModule(at.span(node), type(module).__name__))
     for hook, with_kwargs in (*everywhere.before, *hooks.before):
         args, kwargs = _before(at, node, module, hook, with_kwargs, args, kwargs)
     result = forward(at, node, module, args, kwargs)
@@ -127,6 +129,12 @@ def _call_hook(at: CodeGenerator, node: ast.AST, hook: Any, args: tuple[Any, ...
     return calls.call(at, node, hook, args, {})
 
 
+def _is_distributed(thing: Any) -> bool:
+    """Whether a class or a hook is one of torch.distributed's, which do more than they return."""
+    name = getattr(getattr(thing, "func", thing), "__module__", None) or ""
+    return name.startswith(("torch.distributed.", "torch.nn.parallel."))
+
+
 def _path(at: Visitor, module: torch.nn.Module) -> str:
     return at.program.captures.path_of(module) or type(module).__name__
 
@@ -190,6 +198,10 @@ class _Hooks:
             [(hook, False) for hook in before.values()],
             [(hook, i in named) for i, hook in after.items()],
         )
+
+    def functions(self) -> list[Any]:
+        """All of them."""
+        return [hook for hook, _ in (*self.before, *self.after)]
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after)

@@ -14,10 +14,10 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
-from babytriton.frontend.captures import Captures, Place, records
+from babytriton.frontend.captures import Captures, Place
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.scope import Scope
-from babytriton.frontend.signature import TensorSpec
+from babytriton.frontend.signature import TensorSpec, records
 from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall

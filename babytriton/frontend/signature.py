@@ -12,6 +12,8 @@ import torch
 from babytriton import errors
 from babytriton.frontend.callee import name_of, signature_of
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.ops import autocast
+from babytriton.ops.autocast import State
 from babytriton.tensor import Tensor
 from babytriton.types import DTYPES, TensorType, find_dtype
 
@@ -24,6 +26,9 @@ class Absent:
 
 
 ABSENT = Absent()
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_unwrapped = torch._C._functorch.get_unwrapped
 
 CONSTANTS = (bool, int, str, type(None), torch.dtype, torch.device, Absent)
 """Python values that are part of the program: another value is another program."""
@@ -108,6 +113,8 @@ class Signature:
     specs: tuple[Spec, ...]
     static: frozenset[str] = frozenset()
     """Paths of float arguments that are constants of the program."""
+    autocast: State = ()
+    """What torch.autocast is set to."""
 
     @classmethod
     def of(
@@ -130,7 +137,7 @@ class Signature:
         """
         dims = dimensions or Dimensions()
         specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
-        return cls(tuple(names), tuple(specs), static)
+        return cls(tuple(names), tuple(specs), static, autocast.state())
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
@@ -213,6 +220,15 @@ def call_key(values: Sequence[Any], static: frozenset[str], names: Sequence[str]
     return tuple([_static_key(name, value, static) for name, value in zip(names, values)])
 
 
+def records(tensor: torch.Tensor) -> bool:
+    """Whether torch, or a torch.func around the call, records what is computed from a tensor."""
+    while not tensor.requires_grad:
+        if not _is_wrapped(tensor):
+            return False
+        tensor = _unwrapped(tensor)
+    return torch.is_grad_enabled()
+
+
 def sizeless(key: Any) -> Any:
     """A :func:`call_key` with ranks in place of shapes: what calls of any sizes share."""
     if isinstance(key, torch.Size):
@@ -235,8 +251,7 @@ def is_static(path: str, static: frozenset[str]) -> bool:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        grad = value.requires_grad and torch.is_grad_enabled()
-        return (value.dtype, value.shape, value.device, value.layout, grad)
+        return (value.dtype, value.shape, value.device, value.layout, records(value))
     if isinstance(value, float):
         return float
     kind = type(value)
@@ -316,8 +331,8 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         expected = f"one of {', '.join(dtype.name for dtype in DTYPES)}"
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
-    requires_grad = tensor.requires_grad and torch.is_grad_enabled()
-    return TensorSpec(dims.argument(path, TensorType.of(tensor)), tensor.device, requires_grad)
+    type = dims.argument(path, TensorType.of(tensor))
+    return TensorSpec(type, tensor.device, records(tensor))
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

@@ -19,6 +19,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
+from babytriton.ops.autocast import Autocast, State
 from babytriton.ops.emission import OPAQUE
 from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import IllTyped, MixedDevices, Random, RowFailed, Unsupported
@@ -68,9 +69,11 @@ class Builder(TorchCalls):
         device: torch.device,
         target: Target,
         symbols: Symbols | None = None,
+        autocast: State = (),
     ) -> None:
         super().__init__(device, target, symbols)
         self.table = table
+        self.autocast = Autocast(autocast)
         self.on_number: Callable[[torch.SymFloat], Scalar] = constant
         """Declares a parameter for a float that is computed from symbolic sizes at the call."""
         self.rows: list[Op] = []
@@ -107,7 +110,8 @@ class Builder(TorchCalls):
         if self.placement.span is None and len(self.placement.devices) > 1:
             self.placement.span = self.span
         with self._at(place or self.placement.home):
-            return self._call_with_numbers(fn, *map_values((args, kwargs), self.moved))
+            args, kwargs = map_values((args, kwargs), self.moved)
+            return self._call_with_numbers(fn, *self.autocast.cast(self, fn, args, kwargs))
 
     def at_one_place(self, operands: Sequence[Value]) -> contextlib.AbstractContextManager[None]:
         """A call that runs where its operands are, none of which is moved.

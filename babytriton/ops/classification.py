@@ -218,8 +218,20 @@ def _is_ignored(t: te.Tensor, index: Any, ignore_index: int) -> Any:
 
 
 ROWS: tuple[Op, ...] = (
-    Op("cross_entropy", (F.cross_entropy,), _cross_entropy, derive=parts.cross_entropy),
-    Op("nll_loss", (F.nll_loss,), _nll_loss, derive=parts.nll_loss),
+    Op(
+        "cross_entropy",
+        (F.cross_entropy,),
+        _cross_entropy,
+        meta=parts.type_of_losses(F.cross_entropy),
+        derive=parts.cross_entropy,
+    ),
+    Op(
+        "nll_loss",
+        (F.nll_loss,),
+        _nll_loss,
+        meta=parts.type_of_losses(F.nll_loss),
+        derive=parts.nll_loss,
+    ),
     Op(
         "multi_margin_loss",
         (F.multi_margin_loss,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -132,6 +133,30 @@ def _weights_of(input: Any, target: Any, weight: Any, ignore_index: int) -> Any:
     dim = class_dim(input)
     along = _along_classes(weight.to(input.dtype), input, dim)
     return of_class(along.expand(input.shape), target, dim, ignore_index)
+
+
+def type_of_losses(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What gives the type of a loss of classes, by what torch gives for meta tensors."""
+
+    def type_of(
+        input: Any,
+        target: Any,
+        weight: Any = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
+        reduction: str = "mean",
+        *more: Any,
+        **named: Any,
+    ) -> Any:
+        args = (input, target, weight, size_average, ignore_index, reduce, reduction, *more)
+        found = fn(*args, **named)
+        is_each = reduction_of(size_average, reduce, reduction) == "none"
+        # Of rows as many as is known only at the call, torch's own has no dimensions.
+        is_wrong = is_each and not target.is_floating_point() and found.ndim != target.ndim
+        return found.new_empty(target.shape) if is_wrong else found
+
+    return type_of
 
 
 def type_of_multi_margin_loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from tvm import relax, runtime, tirx
 
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import RANDOM, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import as_number, int64, is_symbolic
-from babytriton.ops.table import RANDOM, Op, stops
+from babytriton.ops.table import Op, stops
 from babytriton.ops.value import Value, values_in
 from babytriton.types import dtype_of
 

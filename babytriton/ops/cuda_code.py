@@ -52,7 +52,7 @@ class Called:
 
     Attributes:
         names: what each is called in the program: as the user calls it, and numbered where several
-            of one name are called.
+            of one name are called, or a variable has the name.
     """
 
     names: Mapping[str, str]
@@ -61,11 +61,15 @@ class Called:
     def of(cls, kernels: str) -> Called:
         """That which some text calls."""
         names: dict[str, str] = {}
+        taken = set(re.findall(r"\w+", re.sub(r"//.*", "", kernels)))
         for own in re.findall(r"\b\w+__[0-9a-f]{16}(?=\()", kernels):
             if own in CODES and own not in names:
-                name = CODES[own].name
-                count = sum(CODES[other].name == name for other in names)
-                names[own] = f"{name}_{count + 1}" if count else name
+                name, number = CODES[own].name, 1
+                while name in taken:
+                    number += 1
+                    name = f"{CODES[own].name}_{number}"
+                names[own] = name
+                taken.add(name)
         return cls(names)
 
     def source(self) -> str:

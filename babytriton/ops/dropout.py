@@ -6,7 +6,8 @@ import torch
 
 from babytriton.ops.gradients import random
 from babytriton.ops.pointwise import spelled
-from babytriton.ops.table import RANDOM, Op, stops
+from babytriton.ops.refusals import RANDOM
+from babytriton.ops.table import Op, stops
 
 # Outside training torch hands the input back, and no row is asked.
 ROWS: tuple[Op, ...] = (

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import is_autocast_enabled
 
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply, tensors_of
@@ -67,6 +68,10 @@ class TorchCall:
         Raises:
             RuntimeError: torch gives another type than the program was compiled for.
         """
+        if is_autocast_enabled("cpu") or is_autocast_enabled("cuda"):
+            # What autocast casts was cast when the program was compiled.
+            with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+                return self(given)
         if self._rest is not None:
             result = self.fn(*given, *self._rest, **self.kwargs)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from babytriton.ops.value import values_in
 
@@ -20,7 +20,7 @@ def part(fn: Part) -> Part:
         # Without values it is typed, by torch on meta tensors.
         return values[0].emitter.call(emitted, args, kwargs) if values else fn(*args, **kwargs)
 
-    return emitted  # type: ignore[return-value]
+    return cast(Part, emitted)
 
 
 def plain(emitted: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,11 +11,15 @@ class Unsupported(Exception):
     """A row does not cover this call; the message says why torch runs it instead."""
 
 
+RANDOM = "it draws random numbers"
+"""Why torch runs what draws them: from its own generator, whose next numbers the user knows."""
+
+
 class Random(Unsupported):
     """The call draws random numbers, so that another run of it gives others."""
 
     def __init__(self) -> None:
-        super().__init__("it draws random numbers")
+        super().__init__(RANDOM)
 
 
 class Mutation(Exception):

@@ -117,10 +117,29 @@ class Registry:
             gradient=None if gradient is None else _differentiated(name, gradient),
             registered=True,
         )
+        self._add(row)
+        return targets[-1]
+
+    def differentiate(self, fn: Callable[..., Any], gradient: Callable[..., Any]) -> None:
+        """Give a Python function another gradient than that of its body, which is compiled still.
+
+        Args:
+            fn: the function.
+            gradient: as :meth:`register` takes it.
+
+        Raises:
+            TypeError: an argument is no function.
+        """
+        _check((fn,), gradient=gradient, build=None, decompose=None)
+        if not isinstance(fn, types.FunctionType):
+            raise errors.BadRegistration(None, "target", f"{_kind(fn)} has no body").error()
+        rule = _differentiated(fn.__name__, gradient)
+        self._add(Op(fn.__name__, (fn,), inlined=True, gradient=rule, registered=True))
+
+    def _add(self, row: Op) -> None:
         with self.lock:
             self._rows = {**self._rows, **dict.fromkeys(row.calls, row)}
             self.version += 1
-        return targets[-1]
 
 
 def _check(targets: tuple[Any, ...], **given: Any) -> None:
@@ -199,7 +218,7 @@ def _differentiated(name: str, gradient: Callable[..., Any]) -> Callable[..., An
     def rule(*args: Any, **kwargs: Any) -> Any:
         with _Blaming(f"the gradient of {name}", gradient):
             found = gradient(*args, **kwargs)
-            for part in found if isinstance(found, tuple) else [found]:
+            for part in found if isinstance(found, (tuple, list)) else [found]:
                 if part is not None and not isinstance(part, (Value, list)):
                     raise RowFailed(f"the gradient of {name}", f"it gives {part!r}, and no tensor")
             return found

@@ -39,6 +39,16 @@ def is_symbolic(size: Any) -> bool:
     return isinstance(size, torch.SymInt)
 
 
+def is_known(condition: Any) -> bool:
+    """Whether a condition on sizes holds for all that the program is for."""
+    if isinstance(condition, bool):
+        return condition
+    # Imported where there are symbolic sizes: it is a part of torch's compiler.
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
 def is_one(size: Any) -> bool:
     """Whether a dimension of a kernel's buffer broadcasts.
 

@@ -15,7 +15,7 @@ from babytriton.ops import numerics
 from babytriton.ops.gradients import subscript as gradients
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import int64, is_one
+from babytriton.ops.sizes import int64, is_known, is_one
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 
@@ -123,8 +123,11 @@ def _cut_of(part: slice, size: int) -> Cut:
 
     The size is not 0, nor is what is taken: torch runs what has no elements.
     """
-    start: Any = 0 if part.start is None else torch.sym_max(_from_start(part.start, size), 0)
-    stop: Any = size if part.stop is None else torch.sym_min(_from_start(part.stop, size), size)
+    start: Any = 0 if part.start is None else _from_start(part.start, size)
+    stop: Any = size if part.stop is None else _from_start(part.stop, size)
+    # Where torch has compared the two, the sizes of what it gives are without a bound.
+    start = start if is_known(start >= 0) else torch.sym_max(start, 0)
+    stop = stop if is_known(stop <= size) else torch.sym_min(stop, size)
     step = 1 if part.step is None else part.step
     return Cut(start, step, (stop - start + step - 1) // step)
 

@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from babytriton.ops.refusals import RANDOM
+
 Callee = Callable[..., Any]
 """A torch callable as the user's code reaches it: a function, a method or property of
 ``torch.Tensor``, or one of ``operator``'s functions."""
-
-
-RANDOM = "it draws random numbers"
-"""Why torch runs what draws them: from its own generator, whose next numbers the user knows."""
 
 
 @dataclass(frozen=True)
 class Op:
     """One operator: the torch callables that mean it, and how Relax computes it.
 
-    Exactly one of ``build``, ``decompose`` and ``why`` is given.
+    Exactly one of ``build``, ``decompose``, ``why`` and ``inlined`` is given.
 
     Args:
         name: torch's name of it, without a module.
@@ -44,6 +42,8 @@ class Op:
             asked for and ``build`` would hide what they need.
         by_parts: whether ``build`` emits nothing but calls of other rows, so that these have its
             gradient, as with ``decompose``.
+        inlined: whether its own Python body is compiled in its place, with ``gradient`` for the
+            whole of it.
         registered: whether user code added the row: what goes wrong in it is the user's. Where its
             callable fails on meta tensors, Relax types the result.
     """
@@ -58,12 +58,13 @@ class Op:
     gradient: Callable[..., Any] | None = None
     derive: Callable[..., Any] | None = None
     by_parts: bool = False
+    inlined: bool = False
     registered: bool = False
 
     def __post_init__(self) -> None:
         given = [x for x in (self.build, self.decompose, self.why) if x is not None]
-        if len(given) != 1:
-            raise ValueError(f"row {self.name}: give one of build, decompose and why")
+        if len(given) + self.inlined != 1:
+            raise ValueError(f"row {self.name}: give one of build, decompose, why and inlined")
 
     @property
     def is_random(self) -> bool:

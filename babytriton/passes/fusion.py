@@ -8,7 +8,6 @@ that reads it once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,11 +17,11 @@ from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
+from babytriton.passes.bindings import elements, is_tensor, read_by
 from babytriton.passes.scheduling import is_scheduled
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _LONGEST = 60  # letters of a kernel's name
-_SAMPLE = 1024  # what a size that is known only at the call counts for
 _MOST_BLOCKS = 64  # of a kernel: schedules take longer for each there is
 
 
@@ -122,7 +121,7 @@ def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
     units: list[_Unit] = []
     last: set[int] = set()  # the call before, of those whose order is the program's
     for bindings in parts:
-        direct = {home[var] for binding in bindings for var in _read(binding) if var in home}
+        direct = {home[var] for binding in bindings for var in read_by(binding) if var in home}
         direct.discard(len(units))
         before = set(direct)
         call = bindings[0].value
@@ -142,11 +141,7 @@ def _largest(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
     """The largest of the tensors that a kernel reads."""
     if not _is_kernel(bindings[0]):
         return []
-    sizes = {
-        var: math.prod(int(n) if isinstance(n, tirx.IntImm) else _SAMPLE for n in var.ty.shape)
-        for var in bindings[0].value.args[1].fields
-        if isinstance(var.ty, relax.TensorType)
-    }
+    sizes = {var: elements(var) for var in bindings[0].value.args[1].fields if is_tensor(var)}
     return [var for var, size in sizes.items() if size == max(sizes.values()) and size > 1]
 
 
@@ -160,10 +155,6 @@ def _is_kernel(binding: relax.Binding) -> bool:
         and len(call.args) == 2
         and all(isinstance(argument, relax.Var) for argument in call.args[1].fields)
     )
-
-
-def _read(binding: relax.Binding) -> list[relax.Var]:
-    return list(relax.analysis.free_vars(binding.value))
 
 
 def _blocks(
@@ -266,7 +257,7 @@ def _with_groups(
             bindings += inside
             continue
         outside = [b for n, unit in enumerate(units) if n not in part for b in unit.bindings]
-        read = {var for binding in outside for var in _read(binding)}
+        read = {var for binding in outside for var in read_by(binding)}
         results = [
             binding.var
             for binding in inside
@@ -275,7 +266,7 @@ def _with_groups(
         bound = {binding.var for binding in inside}
         arguments = [
             var
-            for var in dict.fromkeys(var for binding in inside for var in _read(binding))
+            for var in dict.fromkeys(var for binding in inside for var in read_by(binding))
             if var not in bound
         ]
         kernel = builder.add_func(_function(inside, arguments, results), _name(inside))

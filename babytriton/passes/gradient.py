@@ -18,6 +18,8 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 from tvm.relax.utils import copy_with_new_vars
 
+from babytriton.passes.bindings import elements, is_tensor, read_by
+from babytriton.passes.blocks import nodes
 from babytriton.passes.min_cut import min_cut
 
 _CHEAP = 2
@@ -27,12 +29,10 @@ _EXPENSIVE = frozenset(
     {"relax.matmul", "relax.sum", "relax.prod", "relax.to_vdevice", "relax.call_pure_packed"}
     | {f"relax.nn.conv{n}d" for n in (1, 2, 3)}
 )
-_SAMPLE = 1024
-"""What a size that is known only at the call counts for."""
 
 
 @dataclass(frozen=True)
-class Halves:
+class Split:
     """A program as two.
 
     Attributes:
@@ -72,7 +72,7 @@ def split(
     kept: int,
     results: int,
     written: Collection[int] = (),
-) -> Halves:
+) -> Split:
     """Divide a program that computes gradients.
 
     Args:
@@ -111,7 +111,7 @@ def split(
     numbers = {var: Parameter(i) for i, var in enumerate(program.function.params)}
     places = {var: Result(i) for i, var in enumerate([*outputs[:results], *extra])}
     used = program.before(lasts, ())
-    return Halves(
+    return Split(
         program.half(parameters, [*outputs[:results], *extra], (), program.effects),
         tuple(chosen),
         program.half(taken, outputs[results:], saved, (), backward_of(entry)),
@@ -135,7 +135,7 @@ class _Program:
         self.function, self._copies = _with_copies(mod[entry], written)
         blocks = self.function.body.blocks
         self._bindings = {b.var: b for block in blocks for b in block.bindings}
-        self.reads = {var: _read(binding) for var, binding in self._bindings.items()}
+        self.reads = {var: read_by(binding) for var, binding in self._bindings.items()}
         self.effects = [var for var, b in self._bindings.items() if _has_effect(b)]
 
     def dependents(self, given: Collection[relax.Var]) -> set[relax.Var]:
@@ -237,7 +237,7 @@ def _handed_over(
 ) -> list[relax.Var]:
     """What the backward half gets of the forward one and its parameters."""
     every = program.before(boundary, ())
-    free = [var for var in every if not _is_tensor(var) and var not in program.reads]
+    free = [var for var in every if not is_tensor(var) and var not in program.reads]
     costs = {var: _cost(program, var, results) for var in every}
     cheap = {var for var in every if var in program.reads and program.is_cheap(var)}
     edges = [(x, var) for var in cheap for x in program.reads[var] if x in every]
@@ -247,17 +247,12 @@ def _handed_over(
 
 def _cost(program: _Program, var: relax.Var, results: Collection[relax.Var]) -> float:
     """Bytes that are moved for handing it over."""
-    if not _is_tensor(var):
+    if not is_tensor(var):
         return math.inf if var in program.reads else 0.0
-    size: int = math.prod(int(n) if isinstance(n, tirx.IntImm) else _SAMPLE for n in var.ty.shape)
     bits = int(tvm.DataType(str(var.ty.dtype)).bits)
     alive = var not in program.reads or any(var.same_as(x) for x in results)
     # What is alive anyway is read; what is not is also written, and takes memory.
-    return size * max(bits // 8, 1) * (1.0 if alive else 2.1) + 1e-3
-
-
-def _is_tensor(var: relax.Var) -> bool:
-    return isinstance(var.ty, relax.TensorType)
+    return elements(var) * max(bits // 8, 1) * (1.0 if alive else 2.1) + 1e-3
 
 
 def _with_copies(
@@ -289,10 +284,6 @@ def _copy(param: relax.Var) -> relax.Expr:
     return relax.op.multiply(param, relax.const(1, str(param.ty.dtype)))
 
 
-def _read(binding: relax.Binding) -> list[relax.Var]:
-    return list(relax.analysis.free_vars(binding.value))
-
-
 def _has_effect(binding: relax.Binding) -> bool:
     value = binding.value
     return isinstance(value, ir.Call) and isinstance(value.op, relax.ExternFunc)
@@ -300,7 +291,7 @@ def _has_effect(binding: relax.Binding) -> bool:
 
 def _told(var: relax.Var) -> list[tirx.Var]:
     """The sizes that a parameter tells."""
-    if not _is_tensor(var):
+    if not is_tensor(var):
         return []
     return [n for n in var.ty.shape if isinstance(n, ir.Var)]
 
@@ -309,6 +300,4 @@ def _sizes_in(type: ir.Type) -> list[tirx.Var]:
     """The variables in the shape of a tensor."""
     if not isinstance(type, relax.TensorType) or type.shape is None:
         return []
-    from babytriton.ops.primfunc import nodes
-
     return [x for n in type.shape for x in nodes(n, ir.Var)]

@@ -38,11 +38,16 @@ from babytriton.passes.rows import is_on_columns, is_on_points, row_work
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
 
-GROUP = (
+LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
     relax.transform.DeadCodeElimination(),
     lines.kept_by(relax.transform.LegalizeOps()),
+)
+"""A TensorIR function for each operator that is needed."""
+
+GROUP = (
+    *LEGALIZE,
     relax.transform.AnnotateTIROpPattern(),
     relax.transform.FoldConstant(),
     relax.transform.FuseOps(),

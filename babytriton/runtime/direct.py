@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo import guards
+from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
@@ -50,6 +51,7 @@ class DirectLauncher:
         self._globals: dict[str, Any] = {
             "allocate": _empty_strided_cpu if device.type == "cpu" else _allocator(device),
             "large": large,
+            "copy": _copy,
         }
         for step in program.steps:
             if isinstance(step, Launch):
@@ -81,27 +83,58 @@ class DirectLauncher:
         names = [f"unused{i}" for i in range(count)]
         for parameter, argument in order.items():
             names[argument] = self._program.parameters[parameter]
-        return self._function(names, self._program.results[0])
+        return self._function(names, self._program.results[0], "[0]")
 
-    def _function(self, arguments: Sequence[str], result: str) -> Callable[..., Any]:
-        """The program as a function of variables, that returns others."""
-        lines = [f"def run({', '.join(arguments)}):", *self._sizes(), *self._steps()]
-        text = "\n    ".join([*lines, f"return {result}"])
+    def into(self) -> Callable[..., None]:
+        """A function of the parameters, and of tensors that the outputs are written to.
+
+        The latter are as kernels write them, one for each output in order. No size may be
+        symbolic. All may be tvm-ffi's tensors, where the program does not call torch.
+        """
+        program = self._program
+        places = {name: f"place{i}" for i, name in enumerate(program.results)}
+        ours = {x.name: places[x.name] for x in program.allocations if x.name in places}
+        # What no kernel writes: parameters, torch's results, and an output that is there twice.
+        others = [
+            f"copy(place{i}, {name})"
+            for i, name in enumerate(program.results)
+            if ours.get(name) != f"place{i}"
+        ]
+        names = [*program.parameters, *(f"place{i}" for i in range(len(program.results)))]
+        return self._defined(names, [*self._steps(ours), *others, "return"])
+
+    def _function(
+        self, arguments: Sequence[str], result: str, part: str = ""
+    ) -> Callable[..., Any]:
+        """The program as a function of variables, that returns others.
+
+        Args:
+            arguments, result: what it takes and returns.
+            part: of the outputs that this is, as Python writes it after a list of all.
+        """
+        lines = [*self._sizes(part), *self._steps({}), f"return {result}"]
+        return self._defined(arguments, lines)
+
+    def _defined(self, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
         found: dict[str, Any] = {}
-        exec(text, self._globals, found)
+        exec("\n    ".join([f"def run({', '.join(arguments)}):", *lines]), self._globals, found)
         return on_device(self._device, found["run"])
 
-    def _sizes(self) -> Iterator[str]:
+    def _sizes(self, part: str) -> Iterator[str]:
         """Lines that read sizes, and see to it that they are not too large."""
         program = self._program
         for name, tensor, axis in program.sizes:
             yield f"{name} = {tensor}.shape[{axis}]"
         if not self._is_never_large:
             yield f"if {program.bytes} >= {LARGE}:"
-            yield f"    return large({_list(program.parameters)})"
+            yield f"    return large({_list(program.parameters)}){part}"
 
-    def _steps(self) -> Iterator[str]:
-        """Lines that run the steps, and let go of what none after them needs."""
+    def _steps(self, places: Mapping[str, str]) -> Iterator[str]:
+        """Lines that run the steps, and let go of what none after them needs.
+
+        Args:
+            places: for some of what kernels write, the variable that has the memory for it.
+        """
         program = self._program
         written = {name for step in program.steps for name in step.written}
         last = {name: n for n, step in enumerate(program.steps) for name in step.arguments}
@@ -109,6 +142,9 @@ class DirectLauncher:
         for n, step in enumerate(program.steps):
             if isinstance(step, Launch):
                 for output in step.outputs:
+                    if output.name in places:
+                        yield f"{output.name} = {places[output.name]}"
+                        continue
                     shape, strides = _tuple(output.shape), _tuple(_strides(output.shape))
                     yield f"{output.name} = allocate({shape}, {strides}, dtype_{output.dtype.name})"
                 yield f"kernel_{step.kernel}({', '.join(step.arguments + step.written)})"
@@ -119,6 +155,11 @@ class DirectLauncher:
             over = [name for name in dict.fromkeys(used) if last.get(name, n) == n]
             if over:
                 yield f"del {', '.join(over)}"
+
+
+def _copy(place: Any, value: Any) -> None:
+    target, source = (x if isinstance(x, torch.Tensor) else from_dlpack(x) for x in (place, value))
+    target.copy_(source)
 
 
 def _strides(shape: Sequence[int | str]) -> list[str]:

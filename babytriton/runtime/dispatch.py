@@ -62,6 +62,8 @@ def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     if tensor.is_meta:
         raise errors.ArgumentMeta(None, name).error()
     kind = _without_memory(tensor)
+    if kind == "a DTensor":
+        raise errors.CapturedDTensor(None, name).error()
     if kind is not None:
         instead = "call with plain tensors, outside torch.func's transforms and fake modes"
         raise errors.ArgumentMeta(None, name, kind, instead).error()

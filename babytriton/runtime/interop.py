@@ -29,6 +29,12 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def writable(tensor: torch.Tensor) -> bool:
+    """Whether kernels can write to the tensor as it lies in memory."""
+    aligned = not tensor.is_cuda or tensor.data_ptr() % ALIGNMENT == 0
+    return aligned and tensor.is_contiguous()
+
+
 def is_wrapped(value: Any) -> bool:
     """Whether it is a tensor that torch.func differentiates or vectorizes."""
     if not isinstance(value, torch.Tensor):
@@ -73,6 +79,28 @@ def packed(call: TorchCall) -> Any:
         return tvm_ffi.convert(function(given))
 
     return tvm_ffi.convert(run)
+
+
+def callback(function: Callable[..., None]) -> Any:
+    """A Python function for others to call through tvm-ffi; tensors come as tvm-ffi's."""
+    return tvm_ffi.convert(function)
+
+
+def views(tensors: Sequence[Any]) -> list[torch.Tensor]:
+    """Tensors of tvm-ffi as torch's, of the same memory."""
+    return [from_dlpack(tensor) for tensor in tensors]
+
+
+@contextmanager
+def on_callers_stream(device: torch.device) -> Iterator[None]:
+    """Inside, torch and our kernels use the stream of a GPU that tvm-ffi was told of."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", device.index))
+    external = torch.cuda.ExternalStream(stream, device)
+    with torch.cuda.device(device), torch.cuda.stream(external):
+        yield
 
 
 def _torch_call(function: Any, *arguments: Any) -> Any:

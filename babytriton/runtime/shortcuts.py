@@ -6,14 +6,15 @@ is a good part. So all properties of all tensors are checked in one call of torc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._C._dynamo import guards
 
-from babytriton.runtime.interop import ALIGNMENT, readable
+from babytriton.runtime.interop import ALIGNMENT, is_wrapped, readable
+from babytriton.types import Dim, Size
 
 
 @dataclass(frozen=True)
@@ -30,31 +31,45 @@ class Shortcut:
 
 
 def like(
-    given: Sequence[Any], conditions: Sequence[Callable[[], bool]] = ()
+    given: Sequence[Any],
+    conditions: Sequence[Callable[[], bool]] = (),
+    symbolic: Mapping[int, tuple[Size, ...]] | None = None,
 ) -> Callable[..., bool] | None:
     """Whether arguments are as the given ones, but for the numbers in tensors and other floats.
 
     None where the given ones are not tensors that kernels can read as they are, and Python values
-    that hold no others.
+    that hold no others, or where torch.func transforms the call.
 
     Args:
         given: the arguments of a call.
         conditions: what else must hold.
+        symbolic: the shapes of those tensors whose sizes may be others. It is not looked at
+            whether these sizes go together.
     """
     tensors = [i for i, x in enumerate(given) if isinstance(x, torch.Tensor)]
+    every = [given[i] for i in tensors]
     values = [(i, type(x), x) for i, x in enumerate(given) if i not in tensors]
-    if not tensors or any(readable(given[i]) is not given[i] for i in tensors):
+    if any(tensor.requires_grad for tensor in every):
+        if torch.is_grad_enabled():
+            return None
+        # torch's guards do not ask whether gradients are wanted.
+        conditions = (*conditions, lambda: not torch.is_grad_enabled())
+    plain = [tensor.detach() for tensor in every]
+    if not tensors or any(map(is_wrapped, every)) or any(readable(x) is not x for x in plain):
         return None
     if any(kind not in _VALUES for _, kind, _ in values):
         return None
-    sizes: list[Any] = [list(given[i].shape) for i in tensors]
-    strides: list[Any] = [list(given[i].stride()) for i in tensors]
-    every = [given[i] for i in tensors]
+    vary = symbolic or {}
+    sizes: list[Any] = [_fixed(vary.get(i, given[i].shape)) for i in tensors]
+    # Strides follow from sizes where a tensor is contiguous, which is asked apart.
+    strides: list[Any] = [
+        [None] * given[i].ndim if i in vary else list(given[i].stride()) for i in tensors
+    ]
     check = guards.TensorGuards(
         *every, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
     ).check
     on_gpu = [i for i in tensors if given[i].is_cuda]
-    if not values and not on_gpu and not conditions:
+    if not values and not on_gpu and not conditions and not vary:
         return check
 
     def admits(*others: Any) -> bool:
@@ -65,9 +80,48 @@ def like(
                 return False
         aligned = not any(others[i].data_ptr() % ALIGNMENT for i in on_gpu)
         fits = aligned and check(*[others[i] for i in tensors])
-        return fits and all(condition() for condition in conditions)
+        contiguous = fits and all(others[i].is_contiguous() for i in vary)
+        return contiguous and all(condition() for condition in conditions)
 
     return admits
+
+
+def _fixed(shape: Sequence[Size]) -> list[int | None]:
+    return [None if isinstance(size, Dim) else int(size) for size in shape]
+
+
+def sizes_fit(
+    symbolic: Mapping[int, tuple[Size, ...]],
+    count: int,
+    smallest: int,
+    hold: Callable[[Mapping[str, int]], bool] | None,
+) -> Callable[..., bool]:
+    """Whether the sizes of a call's tensors go together, as a function of its arguments.
+
+    Args:
+        symbolic: the shapes of its tensors that have symbolic sizes, by argument.
+        count: how many arguments there are.
+        smallest: that a symbolic size may be.
+        hold: whether conditions hold of the sizes by name; None without any.
+    """
+    first: dict[str, str] = {}
+    lines, tests = [], []
+    for argument, shape in symbolic.items():
+        lines.append(f"shape_{argument} = x{argument}.shape")
+        for axis, size in enumerate(shape):
+            here = f"shape_{argument}[{axis}]"
+            if isinstance(size, Dim):
+                known = first.setdefault(size.name, here)
+                tests.append(f"{here} >= {smallest}" if known == here else f"{here} == {known}")
+    if hold is not None:
+        named = ", ".join(f"{name!r}: {here}" for name, here in first.items())
+        tests.append(f"hold({{{named}}})")
+    arguments = ", ".join(f"x{i}" for i in range(count))
+    text = "\n    ".join([f"def fit({arguments}):", *lines, f"return {' and '.join(tests)}"])
+    found: dict[str, Any] = {}
+    exec(text, {"hold": hold}, found)
+    fit: Callable[..., bool] = found["fit"]
+    return fit
 
 
 _VALUES = (float, int, bool, str, type(None), torch.dtype, torch.device)

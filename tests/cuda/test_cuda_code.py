@@ -194,3 +194,89 @@ def test_what_a_compiler_says_of_the_users_code_is_passed_on() -> None:
             bt.jit(target=gpu.TARGET)(lambda x: misspelt(x) + 1).lower(torch.ones(4)).compile()
     finally:
         tvm_ffi.register_global_func(name, before, override=True)
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def gradient_of_squareplus(grad, result, x, b):
+    root = torch.sqrt(x * x + b)
+    return grad * 0.5 * (1 + x / root), grad * 0.25 / root
+
+
+with_rule = bt.cuda_function(
+    "__device__ float plus(float x, float b) { return 0.5f * (x + sqrtf(x * x + b)); }",
+    name="plus",
+    cpu=lambda x, b: 0.5 * (x + torch.sqrt(x * x + b)),
+    gradient=gradient_of_squareplus,
+)
+doubled_rows = bt.cuda_kernel(
+    """
+__global__ void doubled_rows(const float* x, float* out) {
+    out[blockIdx.x * 8 + threadIdx.x] = 2 * x[blockIdx.x * 8 + threadIdx.x];
+}
+""",
+    name="doubled_rows",
+    grid=lambda x: x.shape[0],
+    block=8,
+    cpu=lambda x: x * 2,
+    gradient=lambda grad, result, x: doubled_rows(grad),
+)
+
+
+def by_torch(x, w):
+    return torch.tanh(squareplus(x, w) * reversed_rows(x, 8, 0.5))
+
+
+def by_rules(x, w):
+    return torch.tanh(with_rule(x, w) * doubled_rows(x * x))
+
+
+@pytest.mark.parametrize("fn", [by_torch, by_rules])
+def test_gradients_on_the_cpu(fn) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, requires_grad=True)
+    w = torch.rand(4, 8).add(0.5).requires_grad_()
+    jitted = bt.jit("cpu")(fn)
+    found = torch.autograd.grad(jitted(x, w).square().sum(), (x, w))
+    torch.testing.assert_close(found, torch.autograd.grad(fn(x, w).square().sum(), (x, w)))
+    names = {fallback.name for fallback in jitted.lower(x, w).compile().backward.fallbacks}
+    assert ("gradient_of_squareplus" in names) == (fn is by_torch)
+
+
+@needs_gpu
+@pytest.mark.parametrize("fn", [by_torch, by_rules])
+def test_gradients_on_a_gpu(fn) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, requires_grad=True)
+    w = torch.rand(4, 8).add(0.5).requires_grad_()
+    grad = torch.randn(4, 8)
+    found = gpu.gradients(compiled(fn, x, w), (x, w), {0: grad})
+    expected = torch.autograd.grad(fn(x, w), (x, w), grad)
+    torch.testing.assert_close(found, list(expected), rtol=1e-4, atol=1e-5)
+
+
+@needs_gpu
+def test_a_kernel_runs_in_the_gradient_that_calls_it() -> None:
+    x, w = torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)
+    assert "doubled_rows" in compiled(by_rules, x, w).backward.source()
+
+
+def plus_on_cpu(x: torch.Tensor, b: float = 4.0) -> torch.Tensor:
+    return 0.5 * (x + torch.sqrt(x * x + b))
+
+
+rooted = bt.library_op(
+    "babytriton_cuda::rooted",
+    bt.cuda_function(
+        "__device__ float rooted(float x, float b) { return 0.5f * (x + sqrtf(x * x + b)); }",
+        name="rooted",
+        cpu=plus_on_cpu,
+    ),
+)
+
+
+def test_cuda_code_is_an_operator_of_torch() -> None:
+    bt.testing.check(rooted, [(torch.randn(4, 6), 3.0), torch.randn(5)], dtypes=())
+    cuda = bt.jit(target=gpu.TARGET)(rooted.fn).lower(torch.randn(4, 6), 3.0).compile()
+    assert "rooted_2(x_vector" in cuda.source()  # the result has the name

@@ -146,7 +146,7 @@ def test_a_cpu_has_no_launches() -> None:
 
 
 def test_stages_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("babytriton.stages.CONFIG", config.Config(False, dump=tmp_path / "all"))
+    monkeypatch.setattr("babytriton.sources.CONFIG", config.Config(False, dump=tmp_path / "all"))
     program = compiled("add")
     (folder,) = (tmp_path / "all").iterdir()
     assert folder.name.startswith("add-")

@@ -1,4 +1,4 @@
-"""A call under autocast."""
+"""A program that was compiled outside of autocast, called under it."""
 
 import torch
 
@@ -11,5 +11,6 @@ def f(x):
 
 
 def run():
+    compiled = f.lower(torch.ones(3, 3)).compile()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        f(torch.ones(3, 3))
+        compiled(torch.ones(3, 3))

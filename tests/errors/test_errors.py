@@ -17,7 +17,16 @@ import babytriton as bt
 HERE = Path(__file__).parent
 CASES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith(("test_", "__")))
 
-RAISED = (TypeError, ValueError, RuntimeError, IndexError, ArithmeticError, AssertionError)
+RAISED = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    IndexError,
+    ArithmeticError,
+    AssertionError,
+    ImportError,
+    Warning,
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)

@@ -497,3 +497,29 @@ def test_slices_of_symbolic_sizes_fit_each_other(fn, target) -> None:
         x = torch.randn(shape)
         found = compiled(x) if target == "cpu" else gpu.call(compiled, (x,))
         torch.testing.assert_close(found, fn(x))
+
+
+def losses_of_each(x, y):
+    smoothed = F.cross_entropy(x, y, None, None, -100, None, "none", 0.1)
+    return F.cross_entropy(x, y, reduction="none"), F.nll_loss(x, y, reduction="none"), smoothed
+
+
+COLUMNS = bt.Tensor((8, "n"), "float32")
+
+
+def cut(x: COLUMNS):
+    return x[:, 1:3]
+
+
+def test_losses_of_each_row() -> None:
+    compiled = bt.jit("cpu", dynamic=True)(losses_of_each)
+    for rows, classes in ((8, 10), (5, 7)):
+        x, y = torch.randn(rows, classes), torch.randint(classes, (rows,))
+        torch.testing.assert_close(compiled(x, y), losses_of_each(x, y))
+
+
+def test_slices_whose_sizes_torch_knows() -> None:
+    compiled = bt.jit("cpu")(cut)
+    for n in (4, 9, 3, 2):
+        x = torch.randn(8, n)
+        torch.testing.assert_close(compiled(x), cut(x))

@@ -14,7 +14,7 @@ from babytriton.runtime.dispatch import Launcher
 
 def runner(compiled: Any) -> Any:
     """What runs the newest program."""
-    return compiled._specializations.newest._runner._launcher
+    return compiled._specializations.newest.runner._launcher
 
 
 def check(fn: Any, *arguments: Any, **options: Any) -> Any:

@@ -491,3 +491,13 @@ class TestPreciseMath:
             )
 
         check_cpu(build, torch.fmod, ((100,), F32), ((100,), F32))
+
+
+def test_sums_in_float64_are_added_up_in_float64() -> None:
+    x = torch.ones(3, 4096)
+    x[0, :64], x[0, 256:320] = 1e9, -1e9
+    x[1] = 3e38
+    for dynamic in (True, False):
+        for fn in (lambda x: x.double().sum(-1), lambda x: x.sum(-1, dtype=torch.float64)):
+            found = bt.jit("cpu", dynamic=dynamic)(fn)(x)
+            torch.testing.assert_close(found, fn(x), rtol=1e-12, atol=0)

@@ -77,8 +77,9 @@ def test_refusals_stay(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     a, b = pair
     compiled = warm(add, a, b)
     assert compiled(a.clone().requires_grad_(), b).requires_grad
-    with torch.autocast("cpu"), pytest.raises(RuntimeError, match="BT111"):
-        compiled(a, b)
+    with torch.autocast("cpu"):
+        assert torch.equal(compiled(a, b), a + b)
+    assert len(compiled.specializations()) == 3
     with pytest.raises(TypeError, match="BT108"):
         compiled(a)
     with pytest.raises(TypeError, match="BT108"):
@@ -119,7 +120,7 @@ def test_defaults(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
         assert torch.equal(compiled(x), turned(x))
         torch.testing.assert_close(compiled(x, 1), turned(x, 1))
         torch.testing.assert_close(compiled(x, 1, True), turned(x, 1, True))
-    by_float = bt.jit("cpu")(moved)
+    by_float = warm(moved, a)
     for x in (a, b, a):
         torch.testing.assert_close(by_float(x), moved(x))
         torch.testing.assert_close(by_float(x, 3), moved(x, 3))
@@ -212,6 +213,19 @@ def test_writes_and_captured_tensors_take_the_long_way(
         torch.testing.assert_close(captured(a), a * weight)
 
 
+def test_torch_func(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a, b = pair
+    compiled = warm(add, a, b)
+    for _ in range(3):
+        for dims in ((0, 0), (0, None)):
+            batched = torch.vmap(compiled, dims)
+            torch.testing.assert_close(batched(a, b), torch.vmap(add, dims)(a, b))
+        row = torch.vmap(compiled)(torch.stack(pair), torch.stack(pair))
+        torch.testing.assert_close(row, torch.stack(pair) * 2)
+        grad = torch.func.grad(lambda x: compiled(x, b).square().sum())(a)
+        torch.testing.assert_close(grad, 2 * (a + b))
+
+
 def test_many_shapes() -> None:
     compiled = bt.jit("cpu", dynamic=False)(add)
     for _ in range(3):
@@ -225,3 +239,104 @@ def test_large_results_are_made_by_the_virtual_machine() -> None:
     x = torch.randn(direct.LARGE // 4)
     compiled = warm(lambda x: x + 1, x)
     assert torch.equal(compiled(x), x + 1)
+
+
+def test_parameters_without_gradients() -> None:
+    weight = torch.nn.Parameter(torch.randn(8))
+    other = torch.nn.Parameter(torch.randn(8))
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        compiled = warm(add, x, weight)
+        assert torch.equal(compiled(x, other), x + other)
+    result = compiled(x, other)
+    result.sum().backward()
+    assert torch.equal(other.grad, torch.full((8,), 2.0))
+    with torch.no_grad():
+        assert not compiled(x, weight).requires_grad
+    with torch.inference_mode():
+        assert torch.equal(compiled(x, weight), x + weight)
+
+
+# ---------------------------------------------------------------- symbolic sizes
+
+
+def scored(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-3) -> torch.Tensor:
+    return torch.softmax(x * w + eps, -1)
+
+
+def warm_for_all_sizes(fn: Any, *arguments: Any) -> Any:
+    compiled = bt.jit("cpu", dynamic=True)(fn)
+    compiled(*arguments)
+    assert compiled._shortcuts
+    return compiled
+
+
+def test_any_size() -> None:
+    compiled = warm_for_all_sizes(scored, torch.randn(4, 6), torch.randn(6))
+    shortcuts = compiled._shortcuts
+    for rows, columns in ((4, 6), (2, 2), (300, 7), (7, 1000), (5, 300000)):
+        x, w = torch.randn(rows, columns), torch.randn(columns)
+        torch.testing.assert_close(compiled(x, w), scored(x, w))
+        torch.testing.assert_close(compiled(x, w), scored(x, w))
+    assert compiled._shortcuts == shortcuts
+    assert len(compiled.specializations()) == 1
+
+
+def test_sizes_that_do_not_go_together() -> None:
+    compiled = warm_for_all_sizes(scored, torch.randn(4, 6), torch.randn(6))
+    for x, w in (
+        (torch.randn(4, 1), torch.randn(6)),
+        (torch.randn(4, 6), torch.randn(1)),
+        (torch.randn(1, 6), torch.randn(6)),
+        (torch.randn(0, 6), torch.randn(6)),
+        (torch.randn(2, 4, 6), torch.randn(6)),
+        (torch.randn(6, 4).t(), torch.randn(6)),
+        (torch.randn(4, 12)[:, ::2], torch.randn(12)[::2]),
+        (torch.randn(4, 6).double(), torch.randn(6)),
+    ):
+        torch.testing.assert_close(compiled(x, w), scored(x, w))
+    for x, w in ((torch.randn(4, 6), torch.randn(5)), (torch.randn(6), torch.randn(4))):
+        with pytest.raises(bt.CompileError, match="BT003"):
+            compiled(x, w)
+
+
+def test_conditions_on_sizes() -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 10:
+            return x * 2
+        return x[: x.shape[0] // 2] + 1
+
+    compiled = bt.jit("cpu", dynamic=True)(halves)
+    for rows in (4, 20, 6, 30, 5, 11, 10, 2):
+        x = torch.randn(rows, 3)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), halves(x))
+    assert compiled._shortcuts
+
+
+def test_sizes_as_results() -> None:
+    def described(x: torch.Tensor) -> Any:
+        return x * 2, x.shape[0], x.shape[0] / 3
+
+    compiled = bt.jit("cpu", dynamic=True)(described)
+    for rows in (4, 9, 5):
+        x = torch.randn(rows, 3)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), described(x))
+
+
+def test_large_results_of_any_size() -> None:
+    compiled = warm_for_all_sizes(add, torch.randn(3, 4), torch.randn(3, 4))
+    for rows in (5, 2048):
+        x = torch.randn(rows, direct.LARGE // 4 // 2048)
+        assert torch.equal(compiled(x, x), x + x)
+
+
+def test_torchs_calls_with_any_size() -> None:
+    def ordered(x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x * 2, -1)[0] + 1
+
+    compiled = warm_for_all_sizes(ordered, torch.randn(3, 4))
+    for shape in ((3, 4), (5, 9), (2, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), ordered(x))

@@ -137,15 +137,24 @@ def _by_library(form: _Form, grad: Any, input: Any, weight: Any, number: int) ->
     return input.emitter.call(_LIBRARY[number], (*args, *rest), {})
 
 
-def _of_convolution(number: int) -> Callable[..., Any]:
-    def gradient_of_convolution(*args: Any) -> Any:
-        return torch.ops.aten.convolution_backward(*args)[number]
+@dataclass(frozen=True)
+class _OfConvolution:
+    """torch's own gradient of a convolution, of one of its arguments.
 
-    gradient_of_convolution.why = "torch's library is faster for a convolution of this size"  # type: ignore[attr-defined]
-    return gradient_of_convolution
+    Attributes:
+        number: of the argument.
+        why: torch runs it.
+    """
+
+    number: int
+    why: str = "torch's library is faster for a convolution of this size"
+    __name__ = "gradient_of_convolution"
+
+    def __call__(self, *args: Any) -> Any:
+        return torch.ops.aten.convolution_backward(*args)[self.number]
 
 
-_LIBRARY = [_of_convolution(number) for number in range(2)]
+_LIBRARY = [_OfConvolution(number) for number in range(2)]
 
 
 def _of_input(form: _Form, grad: Any, input: Any, weight: Any) -> Any:

@@ -6,6 +6,7 @@ Nothing here draws other numbers, or in another order, than torch does for the s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,32 +54,26 @@ def feature_dropout(input: Any, p: float, train: bool) -> Any:
     return input * _scaled(_kept(_channels(input), p), p, input.dtype)
 
 
-def alpha_dropout(
-    input: Any,
-    p: float = 0.5,
-    training: bool = False,
-    inplace: bool = False,
-    *,
-    train: bool | None = None,
-) -> Any:
-    """Numbers of which some are SELU's smallest, moved so that mean and variance stay."""
-    if not _is_asked(p, training if train is None else train):
-        return input
-    return input * 0.0 if p == 1 else _moved(input, _kept(input, p), p)
+def _alpha_dropout(drawn_for: Callable[[Any], Any]) -> Any:
+    """Numbers of which some are SELU's smallest, moved so that mean and variance stay.
 
+    Args:
+        drawn_for: gives a tensor, of the input, with a number for each that is drawn.
+    """
 
-def feature_alpha_dropout(
-    input: Any,
-    p: float = 0.5,
-    training: bool = False,
-    inplace: bool = False,
-    *,
-    train: bool | None = None,
-) -> Any:
-    """The same for whole channels."""
-    if not _is_asked(p, training if train is None else train):
-        return input
-    return input * 0.0 if p == 1 else _moved(input, _kept(_channels(input), p), p)
+    def derive(
+        input: Any,
+        p: float = 0.5,
+        training: bool = False,
+        inplace: bool = False,
+        *,
+        train: bool | None = None,
+    ) -> Any:
+        if not _is_asked(p, training if train is None else train):
+            return input
+        return input * 0.0 if p == 1 else _moved(input, _kept(drawn_for(input), p), p)
+
+    return derive
 
 
 def dropout_of_channels(batched: int) -> Any:
@@ -113,17 +108,21 @@ def rrelu(
 def rrelu_slopes(input: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
     """What ``rrelu`` multiplies each number by."""
     slopes = torch.empty_like(input)
-    torch._C._nn.rrelu_with_noise(input, slopes, lower, upper, True)  # type: ignore[attr-defined]
+    torch.ops.aten.rrelu_with_noise(input, slopes, lower, upper, True)
     return slopes
-
-
-def _is_asked(p: float, train: bool) -> bool:
-    return train and p != 0
 
 
 def _channels(input: Any) -> Any:
     """A tensor with one number for each channel of each input of a batch."""
     return input.new_empty([*input.shape[:2], *(1 for _ in input.shape[2:])])
+
+
+alpha_dropout = _alpha_dropout(lambda input: input)
+feature_alpha_dropout = _alpha_dropout(_channels)
+
+
+def _is_asked(p: float, train: bool) -> bool:
+    return train and p != 0
 
 
 def _kept(like: Any, p: float) -> Any:

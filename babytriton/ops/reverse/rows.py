@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from babytriton.diagnostics import Span
+from babytriton.ops.generators import Generators
 from babytriton.ops.meta import apply, tensors_of
-from babytriton.ops.refusals import NoGradient, Random, Unsupported
+from babytriton.ops.refusals import RANDOM, NoGradient, Random, RowFailed, Unsupported
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import Scalar, Value, values_in
@@ -50,10 +51,16 @@ class RowStep:
         rule = self.op.gradient
         if rule is None:
             raise NoGradient(self.op.name, NO_RULE, self.span)
-        filled = [_or_zeros(grad, result) for grad, result in zip(grads, self.results)]
+        pairs = zip(grads, self.results)
+        filled = [_zeros(builder, result) if grad is None else grad for grad, result in pairs]
         several = (tuple(filled), self.results)
         grad, result = (filled[0], self.results[0]) if self.single else several
-        bound = _signature(rule).bind(grad, result, *self.args, **self.kwargs)
+        try:
+            bound = _signature(rule).bind(grad, result, *self.args, **self.kwargs)
+        except TypeError as error:
+            if not self.op.registered:
+                raise
+            raise RowFailed(f"the gradient of {self.op.name}", str(error)) from None
         bound.apply_defaults()  # so that a gradient stands where its argument does
         try:
             found = rule(*bound.args, **bound.kwargs)
@@ -62,13 +69,18 @@ class RowStep:
             step = TorchStep(self.fn, self.args, self.kwargs, self.results, self.span, random)
             return step.pull(builder, grads)
         given = list(bound.arguments.values())[2:]
-        return list(_pairs(given, found if isinstance(found, tuple) else (found,)))
+        is_list = isinstance(found, list) and not isinstance(given[0], (tuple, list))
+        parts = tuple(found) if is_list or isinstance(found, tuple) else (found,)
+        if self.op.registered and len(parts) > len(given):
+            why = f"it gives {len(parts)} gradients of {len(given)} arguments"
+            raise RowFailed(f"the gradient of {self.op.name}", why)
+        return list(_pairs(given, parts))
 
 
-def _or_zeros(grad: Value | None, result: Value) -> Any:
-    if grad is None and result.meta.dtype.is_floating_point:
-        return torch.zeros_like(result)  # type: ignore[arg-type]
-    return grad
+def _zeros(builder: Builder, result: Value) -> Any:
+    """The gradient of a result that nothing depends on; None of what is no float."""
+    is_float = result.meta.dtype.is_floating_point
+    return builder.call(torch.zeros_like, (result,), {}) if is_float else None
 
 
 @cache
@@ -112,13 +124,13 @@ class TorchStep:
         """Emit a call of torch that gives the gradients of the arguments."""
         name = getattr(self.fn, "__name__", type(self.fn).__name__)
         if self.random:
-            raise NoGradient(name, "it draws random numbers, and torch runs it", self.span)
+            raise NoGradient(name, RANDOM, self.span)
         operands = values_in((self.args, self.kwargs))
         wanted = tuple(i for i, x in enumerate(operands) if builder.tape.follows(x))
         have = tuple(i for i, grad in enumerate(grads) if grad is not None)
         given = [grad for grad in grads if grad is not None]
         metas = [torch.empty_like(operands[i].meta) for i in wanted]
-        fn = TorchGradient(self.fn, wanted, have)
+        fn = TorchGradient(self.fn, wanted, have, self.fn not in builder.table)
         args = (given, self.args, dict(self.kwargs))
         found = builder.through_torch(fn, args, metas, "the gradient of what torch runs")
         return [(operands[i], grad) for i, grad in zip(wanted, found)]
@@ -132,11 +144,13 @@ class TorchGradient:
         fn: the callable.
         wanted: the numbers of the tensors among its arguments to give gradients of.
         have: the numbers of its results that gradients are given for.
+        may_draw: whether it may draw random numbers, so that it is watched.
     """
 
     fn: Callee
     wanted: tuple[int, ...]
     have: tuple[int, ...]
+    may_draw: bool = True
 
     @property
     def __name__(self) -> str:
@@ -175,10 +189,11 @@ class TorchGradient:
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The callable's results, where it draws no random numbers."""
-        before = torch.get_rng_state()
+        if not self.may_draw:
+            return tensors_of(apply(self.fn, args, kwargs))
+        before = Generators.now(leaves_in((args, kwargs), torch.Tensor))
         results = tensors_of(apply(self.fn, args, kwargs))
-        if not torch.equal(before, torch.get_rng_state()):
-            torch.set_rng_state(before)
+        if before.have_moved():
             name = getattr(self.fn, "__name__", type(self.fn).__name__)
             raise RuntimeError(
                 f"`{name}` draws random numbers, which are others when it is run again for its "

@@ -48,7 +48,7 @@ def sweep(
         with builder.interior(step.span, device):
             for operand, pulled in step.pull(builder, grads):
                 if pulled is not None and builder.tape.follows(operand):
-                    _add(builder, found, operand.made, fitted(pulled, operand))
+                    _add(builder, found, operand.made, _fitted(builder, pulled, operand))
     return found
 
 
@@ -59,7 +59,7 @@ def _add(builder: Builder, found: Adjoints, expr: relax.Expr, grad: Value) -> No
     found[expr] = grad
 
 
-def fitted(grad: Value, operand: Value) -> Value:
+def _fitted(builder: Builder, grad: Value, operand: Value) -> Value:
     """A gradient summed over the dimensions that its operand was broadcast along, in its dtype."""
     shape, wanted = tuple(grad.meta.shape), tuple(operand.meta.shape)
     extra = len(shape) - len(wanted)
@@ -73,7 +73,7 @@ def fitted(grad: Value, operand: Value) -> Value:
             # The sum of what is computed would not fuse with it.
             grad = grad.to(torch.float32)
         # A sum that keeps no dimension needs no other shape afterwards.
-        grad = torch.sum(grad, dims, keepdim=bool(inner))  # type: ignore[call-overload]
+        grad = builder.call(torch.sum, (grad, dims), {"keepdim": bool(inner)})
         grad = grad.reshape(wanted) if extra and inner else grad
     elif tuple(grad.meta.shape) != wanted and extra == 0:
         # A rule that gives one number for all elements.

@@ -46,8 +46,15 @@ def plain_loops(mod: IRModule) -> IRModule:
 
 
 def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    places = _places(func)
     body = tvm_ffi.structural_map(
-        func.body, [(tirx.Add, _folded), (tirx.Sub, _folded), (tirx.For, _tight)]
+        func.body,
+        [
+            (tirx.Max, lambda node: _clamped(node, places)),
+            (tirx.Add, _folded),
+            (tirx.Sub, _folded),
+            (tirx.For, _tight),
+        ],
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
@@ -55,6 +62,37 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
+
+
+def _places(func: tirx.PrimFunc) -> list[tirx.Var]:
+    """The variables that are never negative: of loops from 0, and sizes."""
+    sizes = [n for param in func.params if _is_buffer(param) for n in nodes(param.ty.shape, ir.Var)]
+    loops = [loop for loop in nodes(func.body, tirx.For) if _is_number(loop.min, 0)]
+    return [*sizes, *(loop.loop_var for loop in loops)]
+
+
+def _is_buffer(param: tirx.Var) -> bool:
+    return isinstance(param.ty, tirx.BufferType)
+
+
+def _is_number(expr: ir.Expr, number: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) == number
+
+
+_UPWARDS = (tirx.Add, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
+"""What gives no negative number of numbers that are none."""
+
+
+def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
+    """The first element that is needed, without a bound of 0 where it is no less anyway."""
+    if not _is_number(node.a, 0):
+        return node
+    for part in nodes(node.b, ir.Expr):
+        is_place = isinstance(part, ir.Var) and any(part.same_as(place) for place in places)
+        is_number = isinstance(part, tirx.IntImm) and int(part) >= 0
+        if not (is_place or is_number or isinstance(part, _UPWARDS)):
+            return node
+    return node.b
 
 
 def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:

@@ -1,0 +1,5 @@
+import babytriton as bt
+
+
+def run():
+    bt.integrations.transformers.optimize("bert-base-uncased")
