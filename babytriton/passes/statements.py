@@ -35,13 +35,15 @@ def at_step(node: Any, variable: tirx.Var, place: ir.Expr) -> Any:
     )
 
 
-def with_parts(loop: tirx.For, body: tirx.Stmt, extent: ir.Expr | None = None) -> tirx.For:
-    """The loop with another body, and another extent if one is given."""
+def with_parts(
+    loop: tirx.For, body: tirx.Stmt, extent: ir.Expr | None = None, kind: int | None = None
+) -> tirx.For:
+    """The loop with another body, and another extent and kind if they are given."""
     return tirx.For(
         loop.loop_var,
         loop.min,
         loop.extent if extent is None else extent,
-        loop.kind,
+        loop.kind if kind is None else kind,
         body,
         loop.thread_binding,
         loop.annotations,

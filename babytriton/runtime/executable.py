@@ -108,12 +108,10 @@ def build(
         try:
             return Executable(_compiled(mod, target, lowering, disabled), entry, target)
         except InternalError:
-            if not has_variable_sizes(mod) and target.kind == "cpu":
+            if target.kind != "cpu" or not has_variable_sizes(mod):
                 raise
-        # Of `n // n`, for a size that is a variable, it makes what code generators refuse; and
-        # without it, some of TVM's own kernels are.
-        other = [*disabled, _SHARING] if target.kind == "cpu" else UNSOUND_PASSES
-        return Executable(_compiled(mod, target, lowering, other), entry, target)
+        # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
+        return Executable(_compiled(mod, target, lowering, [*disabled, _SHARING]), entry, target)
 
 
 def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str]) -> Any:

@@ -512,3 +512,16 @@ def test_loads_behind_a_condition_stay_there() -> None:
     x = torch.randn(4096)
     after = torch.cat([x[4:], torch.full((4,), -1.0)])
     assert torch.equal(gpu.call(compiled(called, x), (x,)), torch.where(after > 0, x, -1.0))
+
+
+def test_vectors_stay_beside_a_product_of_integers() -> None:
+    def product_and_quotient(a, b, x, y):
+        return a @ b, x / y
+
+    a, b = torch.randint(-9, 9, (40, 33)), torch.randint(-9, 9, (33, 50))
+    x, y = torch.randn(7, 1003).half(), torch.rand(1003).half() + 1
+    own = compiled(product_and_quotient, a, b, x, y)
+    assert "*(uint4*)x_vector = *(uint4*)(x + " in own.source()
+    product, quotient = gpu.call(own, (a, b, x, y))
+    assert torch.equal(product, a @ b)
+    torch.testing.assert_close(quotient, x / y)

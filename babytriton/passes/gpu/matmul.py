@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight import gpu
 from tvm.target import Target
@@ -12,6 +13,7 @@ from babytriton.ops.choice import FEW
 from babytriton.passes.blocks import open_kernel, uses
 from babytriton.passes.contractions import factors
 from babytriton.passes.gpu.threads import all_bound, check_lowering
+from babytriton.passes.statements import with_parts
 
 # The newest architecture for which TVM does not reach for tensor cores. Its tensor-core schedule
 # accumulates float16 products in float16, and importing its intrinsics takes 15 seconds.
@@ -41,8 +43,21 @@ class Matmul(gpu.Matmul):
         sch = super().apply(func, Target(plain), tunable)
         if sch is None or not all_bound(sch):
             return None
+        if any(str(getattr(param, "dtype", "")) == "int64" for param in func.params):
+            sch = _number_by_number(sch)
         check_lowering(sch, target)
         return sch
+
+
+def _number_by_number(sch: s_tir.Schedule) -> s_tir.Schedule:
+    """The kernel without vectors: TVM's look for races cannot read where those of int64 lie."""
+
+    def plain(loop: tirx.For) -> tirx.For:
+        is_vector = loop.kind == tirx.ForKind.VECTORIZED
+        return with_parts(loop, loop.body, kind=tirx.ForKind.UNROLLED) if is_vector else loop
+
+    func = sch.mod["main"]
+    return s_tir.Schedule(func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, plain))))
 
 
 def has_few_rows(func: tirx.PrimFunc) -> bool:
