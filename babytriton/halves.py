@@ -115,7 +115,9 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
     # Of a function, results and writes name inputs by their numbers.
     kept = 0 if where.order else min(grads, default=len(inputs))
     written = [write.input for write in program.writes]
-    split = gradient.split(program.mod, program.entry, grads, kept, where.results, written)
+    split = gradient.split(
+        program.mod, program.entry, grads, kept, where.results, written, where.order > 0
+    )
     own = [inputs[i] for i in split.parameters]
     forward = replace(
         program, mod=split.forward, inputs=tuple(own), fallbacks=_fallbacks(program, own)

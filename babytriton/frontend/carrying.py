@@ -15,7 +15,7 @@ from babytriton.frontend.joining import Differ, blank, expression, leaves, rebui
 from babytriton.frontend.program import LoopNotes, Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import Container, State, containers_in, reachable, refill
-from babytriton.ops import regions
+from babytriton.ops.loops import state_variable
 from babytriton.ops.regions import Region
 from babytriton.ops.storage import Storage
 from babytriton.ops.value import NUMBERS, Scalar, Value
@@ -36,7 +36,7 @@ class Slot:
     def __init__(self, program: Program, name: str, initial: Any) -> None:
         self.initial = expression(program, initial)
         self._model = initial
-        self.var = regions.carried(name, _type_of(initial))
+        self.var = state_variable(name, _type_of(initial))
         self.inside = self._value(program, self.var)
         if program.builder.tape.running and not isinstance(self.inside, Scalar):
             program.builder.tape.follow(self.inside)

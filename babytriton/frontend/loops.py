@@ -26,7 +26,8 @@ from babytriton.frontend.iteration import Generated, Items, is_numbered, items_o
 from babytriton.frontend.joining import expression
 from babytriton.frontend.program import LoopNotes
 from babytriton.frontend.scope import Scope
-from babytriton.ops import regions, scalars
+from babytriton.ops import scalars
+from babytriton.ops.loops import counted_loop, counter, while_loop
 from babytriton.ops.regions import Region
 from babytriton.ops.sizes import int64
 from babytriton.ops.value import Scalar
@@ -150,7 +151,7 @@ class Loops(Assignments, ControlFlow):
         if notes.ends_early:
             return self._run_counting(node, items, start, count)
         state, settled = self._loop_state(node), False
-        index = regions.counter()
+        index = counter()
         while not settled:
             state.begin()
             with state.step() as region:
@@ -164,9 +165,10 @@ class Loops(Assignments, ControlFlow):
         self._require_types(node, state)
         if exits.flags:
             return self._run_counting(node, items, start, count)
-        run = self.program.builder.regions.counted_loop
         with self.program.blaming(self.span(node.iter), "for", ()):
-            found = run(int64(count), index, state.states, state.initial(), (region, state.results))
+            body = region, state.results
+            builder = self.program.builder
+            found = counted_loop(builder, int64(count), index, state.states, state.initial(), body)
         return state.finish(found, True)
 
     def _run_counting(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
@@ -208,10 +210,10 @@ class Loops(Assignments, ControlFlow):
 
     def _run(self, node: ast.For | ast.While, state: LoopState, region: Region) -> Exits:
         self._require_types(node, state)
-        run = self.program.builder.regions.while_loop
         head = node.test if isinstance(node, ast.While) else node.iter
         with self.program.blaming(self.span(head), "loop", ()):
-            found = run(state.states, state.initial(), (region, state.results))
+            body = region, state.results
+            found = while_loop(self.program.builder, state.states, state.initial(), body)
         return state.finish(found, False)
 
     def _require_types(self, node: ast.For | ast.While, state: LoopState) -> None:

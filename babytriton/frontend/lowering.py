@@ -182,7 +182,8 @@ def lower(
             writes = _writes(program, outputs)
             if not order:
                 _require_own(program)
-            with program.blaming(body.span(body.returns_at), "the gradient", ()):
+            back = program.builder.regions.way_back()
+            with program.blaming(body.span(body.returns_at), "the gradient", ()), back:
                 gradient = _gradient(program, outputs, order)
             if order and gradient is not None:
                 result, writes = tuple(map(Output, range(gradient.results))), ()

@@ -20,6 +20,7 @@ from tvm.relax.utils import copy_with_new_vars
 
 from babytriton.passes.bindings import elements, is_tensor, read_by
 from babytriton.passes.blocks import nodes
+from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
 
 _CHEAP = 2
@@ -72,6 +73,7 @@ def split(
     kept: int,
     results: int,
     written: Collection[int] = (),
+    is_again: bool = False,
 ) -> Split:
     """Divide a program that computes gradients.
 
@@ -83,8 +85,9 @@ def split(
         results: how many of what it returns is no gradient.
         written: the numbers of the parameters that change once the first half has run: what they
             were is saved as a copy.
+        is_again: whether the first half is run again as well, for gradients of gradients.
     """
-    program = _Program(mod, entry, written)
+    program = _Program(silenced(mod, is_again), entry, written)
     given = {program.function.params[i] for i in grads}
     outputs = list(program.function.body.body.fields)
     back = program.dependents(given)
@@ -136,7 +139,8 @@ class _Program:
         blocks = self.function.body.blocks
         self._bindings = {b.var: b for block in blocks for b in block.bindings}
         self.reads = {var: read_by(binding) for var, binding in self._bindings.items()}
-        self.effects = [var for var, b in self._bindings.items() if _has_effect(b)]
+        acting = effective(mod)
+        self.effects = [var for var, b in self._bindings.items() if acts(b.value, acting)]
 
     def dependents(self, given: Collection[relax.Var]) -> set[relax.Var]:
         """What is computed from given variables, these included."""
@@ -282,11 +286,6 @@ def _copy(param: relax.Var) -> relax.Expr:
     if str(param.ty.dtype) == "bool":
         return relax.op.logical_and(param, param)
     return relax.op.multiply(param, relax.const(1, str(param.ty.dtype)))
-
-
-def _has_effect(binding: relax.Binding) -> bool:
-    value = binding.value
-    return isinstance(value, ir.Call) and isinstance(value.op, relax.ExternFunc)
 
 
 def _told(var: relax.Var) -> list[tirx.Var]:

@@ -278,16 +278,37 @@ def test_branches() -> None:
         assert torch.autograd.gradgradcheck(compiled, (x, double(8)))
 
 
-def test_what_a_branch_prints_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def prints(x: torch.Tensor) -> torch.Tensor:
-        if x.sum() > 0:
-            print("positive")
-            x = x * x
-        return x
+def prints(x: torch.Tensor) -> torch.Tensor:
+    print("begins")
+    if x.sum() > 0:
+        print("positive")
+        x = x * x
+    if x.sum() > -1:
+        print("large")
+    for i in range(40):
+        if i > 37:
+            print("step", i)
+        x = x * 1.01
+    while x.sum() < 20:
+        x = x * x + 1
+        print("grows")
+        for j in range(33):
+            if j > 31:
+                print("inside")
+    return x
 
-    x = torch.rand(3, requires_grad=True)
-    jit(prints)(x).sum().backward()
-    assert capsys.readouterr().out == "positive\n"
+
+def test_what_is_printed_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def outputs(fn: Callable[..., torch.Tensor]) -> tuple[str, str]:
+        x = torch.full((3,), 0.5, requires_grad=True)
+        (grad,) = torch.autograd.grad(fn(x).sum(), x, create_graph=True)
+        forward = capsys.readouterr().out
+        grad.sum().backward()
+        return forward, capsys.readouterr().out
+
+    wanted = outputs(prints)
+    assert "inside" in wanted[0]
+    assert outputs(jit(prints)) == wanted
 
 
 def test_counted_loops() -> None:
@@ -321,15 +342,38 @@ def test_nested_loops_and_branches() -> None:
     check(nested, double(3), double(3))
 
 
-def test_a_gradient_of_a_loops_gradient_is_refused() -> None:
-    def steps(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(50):
-            x = torch.sin(x)
-        return x
+def count_to(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for i in range(40):
+        x = torch.sin(x) * w + x * 0.5 + i / 100
+    return x
 
-    x = double(3)
-    with pytest.raises(CompileError, match=r"BT065[^$]*`loop` has no gradient[^$]*for _ in range"):
-        torch.autograd.grad(jit(steps)(x).sum(), x, create_graph=True)
+
+def grow(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    while x.abs().sum() < 3:
+        x = x * w * 1.5 + x
+    return x * w
+
+
+def go_around(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(33):
+        if x.sum() > 3:
+            x = x * 0.5
+        for _ in range(5):
+            x = x + torch.sin(x * w) / 7
+    return x
+
+
+@pytest.mark.parametrize("loops", [count_to, grow, go_around])
+def test_gradients_of_loops_gradients(loops: Callable[..., torch.Tensor]) -> None:
+    args = (torch.tensor([0.3, -0.2], dtype=torch.float64, requires_grad=True), double(2))
+
+    def third(fn: Callable[..., torch.Tensor]) -> Any:
+        grads = torch.autograd.grad(fn(*args).sin().sum(), args, create_graph=True)
+        grads = torch.autograd.grad(sum(x.sin().sum() for x in grads), args, create_graph=True)
+        return torch.autograd.grad(sum(x.sin().sum() for x in grads), args)
+
+    assert torch.autograd.gradgradcheck(jit(loops), args)
+    torch.testing.assert_close(third(jit(loops)), third(loops), rtol=1e-7, atol=1e-7)
 
 
 def test_what_torch_runs() -> None:

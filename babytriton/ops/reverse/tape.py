@@ -94,6 +94,15 @@ class Tape:
             self._paused -= 1
 
     @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Inside, steps are noted whatever is paused or off around."""
+        before, self._paused, self.is_off = (self._paused, self.is_off), 0, False
+        try:
+            yield
+        finally:
+            self._paused, self.is_off = before
+
+    @contextlib.contextmanager
     def off(self) -> Iterator[None]:
         """Inside, the user's code asks for no gradients."""
         before, self.is_off = self.is_off, True
