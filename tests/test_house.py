@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 LAYERS = (
     {"diagnostics", "types", "config", "excepthook", "dumping"},
     {"errors", "ops", "targets"},
-    {"tensor", "device", "plan", "arrays", "wrappers"},
+    {"tensor", "device", "plan", "arrays", "wrappers", "tracing"},
     {"frontend", "passes", "runtime"},
     {"halves"},
     {"recording"},

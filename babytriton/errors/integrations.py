@@ -74,16 +74,6 @@ class ResultsDiffer(CallDiagnostic):
 
 
 @dataclass(frozen=True)
-class OwnGradientTraced(CallDiagnostic):
-    code = "BT156"
-    title = "`{function}` has a gradient of its own, which what traces torch would not see"
-    label = "torch.compile, torch.export and their like trace a compiled function as torch code"
-    hint = "register it: bt.library_op('mylib::{function}', {function}); or call under no_grad"
-    exception = RuntimeError
-    function: str
-
-
-@dataclass(frozen=True)
 class CapturedByOperator(CallDiagnostic):
     code = "BT157"
     title = "`{name}` reads a tensor that requires grad and is no argument of it"

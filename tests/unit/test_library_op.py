@@ -322,29 +322,7 @@ def test_own_gradients_need_results_of_their_own() -> None:
         same(*given((3,)))
 
 
-def around_straight(straight: Any) -> Any:
-    return lambda x: straight(x) * 2
-
-
-def test_own_gradients_are_not_lost_unseen() -> None:
-    @bt.jit
-    def straight(x):
-        return x.round() * 1
-
-    straight.backward(lambda grad, result, x: grad * 10)
-    (x,) = given((3,))
-    (found,) = torch.autograd.grad(straight(x).sum(), x)
-    torch.testing.assert_close(found, torch.full((3,), 10.0))
-    with pytest.raises(RuntimeError, match="gradient of its own"):
-        torch.compile(lambda x: straight(x), backend="aot_eager", fullgraph=True)(x)
-    # Without fullgraph, torch.compile leaves the call out of its graph.
-    (found,) = torch.autograd.grad(
-        torch.compile(around_straight(straight), backend="aot_eager")(x).sum(), x
-    )
-    torch.testing.assert_close(found, torch.full((3,), 20.0))
-    with torch.no_grad():
-        compiled = torch.compile(lambda x: straight(x), backend="aot_eager", fullgraph=True)
-        torch.testing.assert_close(compiled(x), x.round())
+def test_what_has_no_function_has_no_gradient_of_its_own() -> None:
     with pytest.raises(TypeError, match="BT125"):
         bt.jit(nn.Linear(2, 2)).backward(lambda grad, result, x: grad)
 

@@ -63,3 +63,56 @@ def test_fake_tensors() -> None:
     with FakeTensorMode():
         found = around(torch.empty(5, 8), torch.empty(8))
     assert found.shape == (5,)
+
+
+@bt.jit("cpu")
+def straight(x, factor=1.0, *, pair=None):
+    return torch.round(x) * factor if pair is None else x * factor + pair[0] * pair[1]
+
+
+@straight.backward
+def straight_back(grad, result, x, factor, pair):
+    of_pair = None if pair is None else [grad * result, grad * pair[0]]
+    return grad * factor * 10, None, of_pair
+
+
+@bt.jit("cpu")
+def halves(x, w):
+    return x * 0.5, w * 0.5
+
+
+@halves.backward
+def halves_back(grads, results, x, w):
+    return grads[0] * w + results[1]
+
+
+CALLS = {
+    "default": lambda x, w: straight(x),
+    "number": lambda x, w: straight(x, 3.0),
+    "keyword": lambda x, w: straight(x=x, factor=3.0),
+    "tensors in a tuple": lambda x, w: straight(x, pair=(w, x)),
+    "several results": lambda x, w: sum(halves(x, w)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_gradients_of_ones_own_are_traced(call) -> None:
+    def gradients(fn):
+        args = [x.detach().requires_grad_() for x in (x, w)]
+        return torch.autograd.grad(fn(*args).sum(), args, materialize_grads=True)
+
+    x, w = torch.randn(8), torch.randn(8)
+    wanted = gradients(call)
+    torch.compiler.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, w), call(x, w))
+    torch.testing.assert_close(gradients(compiled), wanted)
+    graph = make_fx(lambda x, w: torch.func.grad(lambda *xs: call(*xs).sum())(x, w))(x, w)
+    torch.testing.assert_close(graph(x, w), wanted[0])
+
+
+def test_gradients_of_ones_own_in_a_graph_that_is_compiled() -> None:
+    x = torch.randn(5, 8, requires_grad=True)
+    compiled = torch.compile(lambda x: straight(torch.sin(x)).sum())
+    (grad,) = torch.autograd.grad(compiled(x), x)
+    torch.testing.assert_close(grad, 10 * torch.cos(x))
