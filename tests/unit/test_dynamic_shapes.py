@@ -523,3 +523,15 @@ def test_slices_whose_sizes_torch_knows() -> None:
     for n in (4, 9, 3, 2):
         x = torch.randn(8, n)
         torch.testing.assert_close(compiled(x), cut(x))
+
+
+def test_another_shape_is_read_in_one_piece() -> None:
+    def flattened(x):
+        return x.flatten(1) * 2
+
+    lowered = bt.jit("cpu", dynamic=True)(flattened).lower(torch.rand(3, 9, 4))
+    (kernel,) = [line for line in lowered.schedule().as_text().splitlines() if " = x[" in line]
+    assert "x[T.int64(0), T.int64(0), " in kernel
+    assert "%" not in kernel.partition(" = x[")[2]
+    x = torch.rand(5, 7, 3)
+    torch.testing.assert_close(bt.jit("cpu", dynamic=True)(flattened)(x), flattened(x))

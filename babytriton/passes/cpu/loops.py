@@ -50,6 +50,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(
         func.body,
         [
+            (ir.TensorLoad, _in_one_piece),
             (tirx.Max, lambda node: _clamped(node, places)),
             (tirx.Add, _folded),
             (tirx.Sub, _folded),
@@ -93,6 +94,26 @@ def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
         if not (is_place or is_number or isinstance(part, _UPWARDS)):
             return node
     return node.b
+
+
+def _in_one_piece(load: ir.TensorLoad) -> ir.Expr:
+    """The load by its row-major position, where its indices are that position, taken apart.
+
+    So a tensor of another shape with the same elements is read. With symbolic sizes TVM would
+    lower each division, and take seconds for some.
+    """
+    *_, last = indices = list(load.indices)
+    shape = load.source.shape
+    if len(indices) < 2 or not nodes(shape, ir.Var) or not isinstance(last, tirx.FloorMod):
+        return load
+    simplify = sym.Analyzer().simplify
+    position = rest = simplify(last.a)
+    for index, size in reversed([*zip(indices, shape)]):
+        if not tvm_ffi.structural_equal(simplify(index), simplify(tirx.FloorMod(rest, size))):
+            return load
+        rest = tirx.FloorDiv(rest, size)
+    zeros = [tirx.const(0, index.ty.dtype) for index in indices[1:]]
+    return tirx.BufferLoad(load.source, [*zeros, position])
 
 
 def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:
