@@ -10,10 +10,11 @@ import babytriton as bt
 from tests.properties.control_flow import programs
 from tests.properties.programs import Drawn
 
-SHARDS = 4  # of 25 programs, so that test processes share them
+# Of 25 programs each, so that test processes share them.
+SHARDS = [0, 1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3))]
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", SHARDS)
 def test_random_control_flow_matches_python(shard: int) -> None:
     @seed(shard)
     @settings(

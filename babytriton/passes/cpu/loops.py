@@ -102,12 +102,11 @@ def _in_one_piece(load: ir.TensorLoad) -> ir.Expr:
     So a tensor of another shape with the same elements is read. With symbolic sizes TVM would
     lower each division, and take seconds for some.
     """
-    *_, last = indices = list(load.indices)
-    shape = load.source.shape
-    if len(indices) < 2 or not nodes(shape, ir.Var) or not isinstance(last, tirx.FloorMod):
+    indices, shape = list(load.indices), load.source.shape
+    if len(indices) < 2 or not nodes(shape, ir.Var) or not isinstance(indices[-1], tirx.FloorMod):
         return load
     simplify = sym.Analyzer().simplify
-    position = rest = simplify(last.a)
+    position = rest = simplify(indices[-1].a)
     for index, size in reversed([*zip(indices, shape)]):
         if not tvm_ffi.structural_equal(simplify(index), simplify(tirx.FloorMod(rest, size))):
             return load
