@@ -34,6 +34,7 @@ from babytriton.passes.gpu.portable import (
     without_vectors,
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
+from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
@@ -42,7 +43,7 @@ LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
     relax.transform.DeadCodeElimination(),
-    lines.kept_by(relax.transform.LegalizeOps()),
+    lines.kept_by(relax.transform.LegalizeOps(LEGALIZATIONS)),
 )
 """A TensorIR function for each operator that is needed."""
 

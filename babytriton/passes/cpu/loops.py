@@ -107,10 +107,13 @@ def _in_one_piece(load: ir.TensorLoad) -> ir.Expr:
         return load
     simplify = sym.Analyzer().simplify
     position = rest = simplify(indices[-1].a)
-    for index, size in reversed([*zip(indices, shape)]):
+    for index, size in reversed([*zip(indices, shape)][1:]):
         if not tvm_ffi.structural_equal(simplify(index), simplify(tirx.FloorMod(rest, size))):
             return load
         rest = tirx.FloorDiv(rest, size)
+    # A remainder along the first dimension is no position: it may begin again.
+    if not tvm_ffi.structural_equal(simplify(indices[0]), simplify(rest)):
+        return load
     zeros = [tirx.const(0, index.ty.dtype) for index in indices[1:]]
     return tirx.BufferLoad(load.source, [*zeros, position])
 
