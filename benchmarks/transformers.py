@@ -27,7 +27,7 @@ import babytriton as bt
 from benchmarks.cpu import processor
 from benchmarks.measure import Timing, Way, in_turns
 
-ROUNDS = 7
+ROUNDS = 11
 PROMPT, NEW = 128, 32
 
 FAMILIES = {
