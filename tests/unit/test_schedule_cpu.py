@@ -341,6 +341,22 @@ class TestMatmul:
         mod = check_cpu(matmul, torch.matmul, ((m, k), F32), ((k, n), F32), within=1e-4)
         assert rules_of(mod) == ["Matmul" if n > 1 else "Rowwise"]
 
+    @pytest.mark.parametrize("dtype", [F32, "float64", "float16"])
+    @pytest.mark.parametrize(("m", "k"), [(42, 1024), (28, 2048), (30, 1024), (29, 33)])
+    def test_rows_that_are_copied_by_tiles(self, m, k, dtype):
+        def build(bb, a, b):
+            return bb.emit(op.matmul(a, b, out_dtype=F32 if dtype == "float16" else dtype))
+
+        types = ((m, k), dtype), ((k, 200), dtype)
+        mod = check_cpu(build, torch.matmul, *types, within=1e-3)
+        assert rules_of(mod) == ["Matmul"]
+
+    def test_rows_of_one_set_of_the_cache_are_copied(self):
+        def copies(k, n):
+            return on_cpu(matmul, ((42, k), F32), ((k, n), F32)).script().count("alloc_buffer")
+
+        assert copies(1024, 224) == copies(1056, 224) + 1 == copies(1024, 64) + 1
+
     @pytest.mark.parametrize("size", [64, 67])
     def test_epilogue_within_the_tile(self, size):
         def build(bb, a, b, c):

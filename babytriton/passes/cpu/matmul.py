@@ -39,6 +39,9 @@ SHARED = 1 << 17
 # How much longer tiles of two rows less take for as many results: they leave registers unused.
 FEWER_ROWS = 1.15
 
+# Bytes of a way of a processor's first cache, and how many of these it has; numbers of a line.
+WAY, WAYS, LINE = 4096, 8, 16
+
 # To copy a number of an operand takes as long as so many products.
 COPY = 20
 
@@ -167,9 +170,14 @@ def tile(
         if copied is not None and store is not None:
             sch.compute_inline(copied)
         store = store or copied
-        packed = pack(sch, product, columns)
+        packed = pack(sch, product, product.other, product.column, columns)
+        copies = [packed]
+        is_again = product.info.iters[product.column].dom > 2 * columns
+        is_ragged = product.info.iters[product.row].dom % rows > 0
+        if is_again and (is_ragged or is_crowded(sch, product, rows)):
+            copies.append(pack(sch, product, row_operand(sch, product), product.row, rows))
         if copied is not None:
-            for padding in sch.get_producers(packed):
+            for padding in [other for copy in copies for other in sch.get_producers(copy)]:
                 sch.compute_inline(padding)
     if store is None:
         store = sch.cache_write(block, 0, "local")
@@ -256,31 +264,73 @@ def pad(
     return copied
 
 
-def pack(sch: s_tir.Schedule, product: Contraction, columns: int) -> s_tir.schedule.SBlockRV:
-    """Lay out the operand that has the columns so that a tile reads it from front to back."""
+def row_operand(sch: s_tir.Schedule, product: Contraction) -> int:
+    """Which read is the operand that has the rows."""
+    block = sch.get(product.info.block_rv)
+    written = block.writes[0].source
+    return next(
+        n
+        for n, region in enumerate(block.reads)
+        if n != product.other and not region.source.same_as(written)
+    )
+
+
+def is_crowded(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
+    """Whether the rows of a tile fall into so few sets of the cache that they drive others out.
+
+    They do where their distance is a multiple of the bytes of a way.
+    """
+    block = sch.get(product.info.block_rv)
+    region = block.reads[row_operand(sch, product)]
+    variables = [it.var for it in block.iter_vars]
+    kinds = [axis_of(rng.min, variables) for rng in region.region]
+    behind = region.source.shape[kinds.index(product.row) + 1 :]
+    distance = math.prod(map(int, behind)) * tvm.DataType(str(region.source.ty.dtype)).bits // 8
+    return rows * math.gcd(distance, WAY) >= WAYS * WAY
+
+
+def pack(
+    sch: s_tir.Schedule, product: Contraction, read: int, axis: int, size: int
+) -> s_tir.schedule.SBlockRV:
+    """Lay out an operand so that a tile reads it from front to back.
+
+    Args:
+        sch: the kernel.
+        product: what reads it.
+        read: which of its reads it is.
+        axis: the rows or the columns, whichever the operand has.
+        size: how many of these a tile has.
+    """
     info, block = product.info, product.info.block_rv
     body = sch.get(block)
     variables = [it.var for it in body.iter_vars]
-    indices = [rng.min for rng in body.reads[product.other].region]
+    indices = [rng.min for rng in body.reads[read].region]
     kinds = [axis_of(index, variables) for index in indices]
-    column = kinds.index(product.column)
-    leading = [n for n, axis in enumerate(kinds) if n != column and is_spatial(info, axis)]
-    trailing = [n for n, axis in enumerate(kinds) if n != column and not is_spatial(info, axis)]
+    place = kinds.index(axis)
+    leading = [n for n, other in enumerate(kinds) if n != place and is_spatial(info, other)]
+    trailing = [n for n, other in enumerate(kinds) if n != place and not is_spatial(info, other)]
 
     def panels(*index: tirx.Var) -> list[ir.Expr]:
-        j = index[column]
+        j = index[place]
         return [
             *(index[n] for n in leading),
-            j // columns,
+            j // size,
             *(index[n] for n in trailing),
-            j % columns,
+            j % size,
         ]
 
-    copy = sch.cache_read(block, product.other, "global")
+    copy = sch.cache_read(block, read, "global")
     sch.transform_layout(copy, ("write", 0), panels)
     loops = sch.get_loops(copy)
-    panel, lane = sch.split(loops[column], [None, columns])
-    sch.reorder(*(loops[n] for n in leading), panel, *(loops[n] for n in trailing), lane)
+    panel, lane = sch.split(loops[place], [None, size])
+    inner = [loops[n] for n in trailing]
+    if trailing and trailing[-1] == len(kinds) - 1:
+        # Whole lines of the cache are read, and the place where they go stays in it.
+        line = largest_divisor(int(sch.get(inner[-1]).extent), LINE)
+        inner[-1], along = sch.split(inner[-1], [None, line])
+        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane, along)
+    else:
+        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane)
     if is_worth_sharing(sch, copy):
         sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
     return copy
