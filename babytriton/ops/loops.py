@@ -183,6 +183,48 @@ def while_loop(
     return results
 
 
+@dataclass(frozen=True)
+class Count:
+    """The numbers of steps, as a function that runs some of them sees them.
+
+    Attributes:
+        numbers: what they are.
+        low: of the first step.
+        high: of the one after the last.
+        step: of a step as its region sees it; none where that takes none.
+    """
+
+    numbers: Numbers
+    low: Var
+    high: Var
+    step: tuple[Var, ...]
+
+    @classmethod
+    def of(cls, numbers: Numbers, step: Var | None) -> Count:
+        """Variables for them."""
+        own = () if step is None else (step,)
+        return cls(numbers, numbers.variable("low"), numbers.variable("high"), own)
+
+    @property
+    def bounds(self) -> tuple[relax.Expr, relax.Expr]:
+        """The first and the one after the last, as arguments."""
+        return self.numbers.number(self.low), self.numbers.number(self.high)
+
+    @property
+    def numbers_of_step(self) -> list[relax.Expr]:
+        """The first, as an argument of a function for one step."""
+        return [self.numbers.number(self.low) for _ in self.step]
+
+    def is_less(self, count: int) -> Any:
+        """Whether there are fewer steps."""
+        return self.numbers.less(self.low, self.high, count)
+
+    def halves(self) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+        """The first, the first of the second half, and the one after the last."""
+        low, high = self.bounds
+        return low, self.numbers.middle(self.low, self.high), high
+
+
 class Steps:
     """A function that runs the steps of a loop from one number to another.
 
@@ -193,14 +235,10 @@ class Steps:
     Args:
         builder: emits it.
         name: of the function.
-        numbers: of the steps.
-        bounds: the numbers of the first step and of the one after the last, as ``halves`` sees
-            them.
-        step: the number of the step as ``single`` sees it, where it takes one.
-        parameters: what the function takes.
-        single: a region for one step, and what the function gives of that.
-        none: the same for no step.
-        others: functions that ``halves`` calls besides this one.
+        count: how the steps are counted.
+        parameters: what the function takes besides the numbers.
+        body: a region for one step, and what the function gives of that.
+        others: functions that it calls besides that for one step.
 
     Attributes:
         carried: the numbers of what it gives that gradients flow through, with their types.
@@ -212,29 +250,22 @@ class Steps:
         self,
         builder: Builder,
         name: str,
-        numbers: Numbers,
-        bounds: tuple[Var, Var],
-        step: Var | None,
+        count: Count,
         parameters: Sequence[Var],
-        single: Part,
-        none: Part,
+        body: Part,
         others: Sequence[Function] = (),
     ) -> None:
         regions = builder.regions
-        self._builder, self._name, self._numbers = builder, name, numbers
-        self._bounds, self._step, self._parameters = bounds, step, parameters
-        self._single, self._none = single, none
+        self._builder, self._name, self._count = builder, name, count
+        self._parameters, self._body = parameters, body
         self._back: Steps | None = None
-        self._halves: Part
         found = [(i, builder.tape.find(var)) for i, var in enumerate(parameters)]
         self.taken = [(i, value) for i, value in found if value is not None]
-        self.followed = followed_in(builder, (single, none), parameters)
+        self.followed = followed_in(builder, [body], parameters)
         self.carried = self.taken
-        self._of_single = regions.define("body", [*self._numbered(step), *parameters], *single)
-        self._of_none = regions.define("nothing", parameters, *none)
-        self.function = regions.declare(
-            name, [*bounds, *parameters], self._of_single, self._of_none, *others
-        )
+        self._single = regions.define("body", [*count.step, *parameters], *body)
+        bounds = count.low, count.high
+        self._function = regions.declare(name, [*bounds, *parameters], self._single, *others)
 
     @classmethod
     def of(
@@ -254,16 +285,8 @@ class Steps:
             states: what the body takes from step to step.
             body: the region, and the values of ``states`` for the next step.
         """
-        bounds = low, high = numbers.variable("low"), numbers.variable("high")
-        with builder.regions.part() as nothing:
-            none = nothing, states
-        found = cls(builder, "steps", numbers, bounds, step, states, body, none)
-        # Noted even where no gradients of this gradient are: the way back is made of it.
-        with builder.tape.resumed(), builder.regions.part() as halves:
-            middle = numbers.middle(low, high)
-            first = found.run(numbers.number(low), middle, states)
-            second = found.run(middle, numbers.number(high), first)
-        found._finish((halves, second))
+        found = cls(builder, "steps", Count.of(numbers, step), states, body)
+        found._define()
         return found
 
     def run(self, low: relax.Expr, high: relax.Expr, arguments: Sequence[relax.Expr]) -> list[Var]:
@@ -274,19 +297,14 @@ class Steps:
             high: that of the one after the last.
             arguments: for the parameters.
         """
-        call = self.function.call([low, high, *arguments])
-        results = fields(R.emit(call), len(self._single[1]))
-        if self._builder.tape.running and self.carried:
-            step = StepsStep(
-                self,
-                low,
-                high,
-                arguments,
-                tuple(of_type(self._builder, arguments[i], model) for i, model in self.taken),
-                tuple(of_type(self._builder, results[i], model) for i, model in self.carried),
-                self._builder.span,
+        builder = self._builder
+        results = fields(R.emit(self._call(low, high, arguments)), len(self._body[1]))
+        if builder.tape.running and self.carried:
+            operands = [of_type(builder, arguments[i], model) for i, model in self.taken]
+            found = [of_type(builder, results[i], model) for i, model in self.carried]
+            builder.tape.note(
+                StepsStep(self, low, high, arguments, tuple(operands), tuple(found), builder.span)
             )
-            self._builder.tape.note(step)
         return results
 
     def back(self) -> Steps:
@@ -303,60 +321,113 @@ class Steps:
         Raises:
             NoGradient: a step has none.
         """
-        if self._back is not None:
-            return self._back
-        tape = self._builder.tape
-        params = [Var("grad", model.made.ty) for _, model in self.carried]
-        grads = [
-            of_type(self._builder, var, model) for var, (_, model) in zip(params, self.carried)
-        ]
-        is_again = tape.running
-        if is_again:
-            for grad in grads:
-                tape.follow(grad)
-        wanted = [*(value for _, value in self.taken), *self.followed]
+        if self._back is None:
+            # Known before it is defined: it calls itself.
+            self._back = found = _StepsBack(self)
+            found._define()
+        return self._back
 
-        def back_through(part: Part) -> Part:
-            chosen = [part[1][i] for i, _ in self.carried]
-            return pulled(self._builder, (part[0], chosen), grads, wanted)
+    def _call(
+        self, low: relax.Expr, high: relax.Expr, arguments: Sequence[relax.Expr]
+    ) -> relax.Call:
+        return self._function.call([low, high, *arguments])
 
-        found = Steps(
-            self._builder,
-            f"{self._name}_back",
-            self._numbers,
-            self._bounds,
-            self._step,
-            [*self._parameters, *params],
-            back_through(self._single),
-            back_through(self._none),
-            (self.function,),
-        )
-        found.carried = list(enumerate(wanted)) if is_again else []
-        self._back = found
-        found._finish(back_through(self._halves))
-        return found
-
-    def _numbered(self, number: Var | relax.Expr | None) -> list[relax.Expr]:
-        return [] if self._step is None else [number]
-
-    def _finish(self, halves: Part) -> None:
-        """Define the function, now that its own calls of itself are emitted."""
-        self._halves = halves
-        numbers, (low, high) = self._numbers, self._bounds
-        both = self._builder.regions.define("halves", [low, high, *self._parameters], *halves)
-        with Region() as region, R.If(numbers.less(low, high, 2)) as few:
+    def _define(self) -> None:
+        """Define the function."""
+        count, parameters = self._count, self._parameters
+        with Region() as region, R.If(count.is_less(2)) as few:
             with R.Then():
-                with R.If(numbers.less(low, high, 1)) as none:
+                with R.If(count.is_less(1)) as none:
                     with R.Then():
-                        emit_as("result", self._of_none.call(self._parameters))
+                        emit_as("result", self._of_none())
                     with R.Else():
-                        number = self._numbered(numbers.number(low))
-                        emit_as("result", self._of_single.call([*number, *self._parameters]))
+                        emit_as("result", self._single.call([*count.numbers_of_step, *parameters]))
                 emit_as("results", none.var)
             with R.Else():
-                bounds = numbers.number(low), numbers.number(high)
-                emit_as("results", both.call([*bounds, *self._parameters]))
-        self.function.define(region, few.var)
+                emit_as("results", self._of_halves())
+        self._function.define(region, few.var)
+
+    def _of_none(self) -> relax.Expr:
+        """What the function gives of no step."""
+        return relax.Tuple(self._parameters)
+
+    def _of_halves(self) -> relax.Expr:
+        """What it gives of two steps and more."""
+        with self._builder.tape.paused():
+            first, middle, high = self._first_half()
+        return self._call(middle, high, first)
+
+    def _first_half(self) -> tuple[list[Var], relax.Expr, relax.Expr]:
+        """Emit the first half of the steps: what it gives, and the bounds of the second one."""
+        low, middle, high = self._count.halves()
+        return self.run(low, middle, self._parameters), middle, high
+
+    def _none(self) -> Part:
+        """No step as a region."""
+        with self._builder.regions.part() as region:
+            pass
+        return region, self._parameters
+
+    def _halves(self) -> Part:
+        """Both halves as a region."""
+        # Noted even where no gradients of gradients are: the way back is made of it.
+        with self._builder.tape.resumed(), self._builder.regions.part() as region:
+            first, middle, high = self._first_half()
+            results = self.run(middle, high, first)
+        return region, results
+
+
+class _StepsBack(Steps):
+    """The way back through the steps of another function, which has regions for what it does.
+
+    Args:
+        steps: that function.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        builder = steps._builder
+        params = [Var("grad", model.made.ty) for _, model in steps.carried]
+        pairs = zip(params, steps.carried)
+        self._steps = steps
+        self._grads = [of_type(builder, var, model) for var, (_, model) in pairs]
+        self._wanted = [*(value for _, value in steps.taken), *steps.followed]
+        is_again = builder.tape.running
+        if is_again:
+            for grad in self._grads:
+                builder.tape.follow(grad)
+        self._nothing = self._through(steps._none())
+        parameters = [*steps._parameters, *params]
+        of_none = builder.regions.define("nothing", parameters, *self._nothing)
+        body, others = self._through(steps._body), (of_none, steps._function)
+        super().__init__(builder, f"{steps._name}_back", steps._count, parameters, body, others)
+        self.carried = list(enumerate(self._wanted)) if is_again else []
+        self._none_function = of_none
+
+    def _through(self, part: Part) -> Part:
+        """A region of the other function's, and the way back through it."""
+        region, results = part
+        chosen = [results[i] for i, _ in self._steps.carried]
+        return pulled(self._steps._builder, (region, chosen), self._grads, self._wanted)
+
+    def _of_none(self) -> relax.Expr:
+        return self._none_function.call(self._parameters)
+
+    def _of_halves(self) -> relax.Expr:
+        count = self._count
+        return self._halves_function.call([*count.bounds, *self._parameters])
+
+    def _define(self) -> None:
+        self._both = self._through(self._steps._halves())
+        bounds = self._count.low, self._count.high
+        regions = self._builder.regions
+        self._halves_function = regions.define("halves", [*bounds, *self._parameters], *self._both)
+        super()._define()
+
+    def _none(self) -> Part:
+        return self._nothing
+
+    def _halves(self) -> Part:
+        return self._both
 
 
 @dataclass(frozen=True)
