@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import cpu, devices, gpu, lines, names
+from babytriton.passes import cpu, devices, gpu, indices, lines, names
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
@@ -104,6 +104,9 @@ LOWERING = "babytriton"
 def _lowering() -> tuple[Any, ...]:
     lower, finish_host, finish_device = get_tir_pipeline("default")
 
+    def begin(mod: IRModule) -> IRModule:
+        return lower(indices.as_they_stand(mod))
+
     def finish() -> tvm.transform.Pass:
         host = tvm.transform.Sequential([_pass(names.launching), on_the_stack(), finish_host()])
         return tvm.transform.Sequential([vector_math.lower_intrinsics(host), store_past_caches()])
@@ -111,7 +114,7 @@ def _lowering() -> tuple[Any, ...]:
     def of_device() -> tvm.transform.Pass:
         return tvm.transform.Sequential([_pass(names.of_launches), finish_device()])
 
-    return lower, finish, of_device
+    return begin, finish, of_device
 
 
 def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:

@@ -1,0 +1,65 @@
+"""Indices that TVM's simplifier gets wrong, in a form that it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+
+from babytriton.passes.blocks import nodes
+
+
+def as_they_stand(mod: IRModule) -> IRModule:
+    """Kernels whose indices are computed as they are written.
+
+    Of a division within another, TVM's ``IterMapSimplify`` loses the remainder of what is added
+    below: of ``((i + 1) // 2 + 1) % 8`` it makes ``(i + 2) % 16 // 2``. Through a bitwise
+    operation, which code generators drop, it does not see.
+    """
+    functions = {
+        var: _changed(func) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _changed(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    if not any(map(_is_mistaken, _divisions(func.body))):
+        return func
+    body = tvm_ffi.structural_map(func.body, [(ir.TensorLoad, _load), (tirx.BufferStore, _store)])
+    return func.with_body(body)
+
+
+def _load(load: ir.TensorLoad) -> ir.TensorLoad:
+    return tirx.BufferLoad(load.source, [_opaque(index) for index in load.indices])
+
+
+def _store(store: tirx.BufferStore) -> tirx.BufferStore:
+    indices = [_opaque(index) for index in store.indices]
+    return tirx.BufferStore(store.buffer, store.value, indices)
+
+
+def _divisions(root: Any) -> list[ir.Expr]:
+    return [*nodes(root, tirx.FloorDiv), *nodes(root, tirx.FloorMod)]
+
+
+def _is_mistaken(division: ir.Expr) -> bool:
+    """Whether it is of what another one and a sum with a number are part of."""
+    dividend = division.a
+    sums = [*nodes(dividend, tirx.Add), *nodes(dividend, tirx.Sub)]
+    numbers = [part for each in sums for part in (each.a, each.b) if isinstance(part, tirx.IntImm)]
+    return bool(numbers) and bool(_divisions(dividend))
+
+
+def _opaque(index: ir.Expr) -> ir.Expr:
+    """The index with its innermost divisions behind a bitwise operation, if it needs to be."""
+    if not any(map(_is_mistaken, _divisions(index))):
+        return index
+
+    def wrapped(division: ir.Expr) -> ir.Expr:
+        if _divisions(division.a):
+            return division
+        return tirx.bitwise_or(division, tirx.const(0, division.ty.dtype))
+
+    return tvm_ffi.structural_map(index, [(tirx.FloorDiv, wrapped), (tirx.FloorMod, wrapped)])
