@@ -14,11 +14,11 @@ from torch import get_default_dtype
 from torch._C import _len_torch_dispatch_stack
 from torch.compiler import is_dynamo_compiling
 
-from babytriton import errors
+from babytriton import errors, tracing
 from babytriton.arrays import OUT, Arrays, has_arrays
 from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
-from babytriton.frontend.callee import behind, function_of, name_of, signature_of
+from babytriton.frontend.callee import behind, function_of, name_of
 from babytriton.frontend.dimensions import Dimensions, Seen
 from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
@@ -34,7 +34,7 @@ from babytriton.specializations import RECOMPILES, Specialization, Specializatio
 from babytriton.stages import Compiled, Lowered, target_of
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
-from babytriton.tracing import with_gradient
+from babytriton.tracing import traced
 from babytriton.wrappers import WRAPPERS
 
 Function = Callable[..., Any]
@@ -86,7 +86,6 @@ class JitFunction:
         self._static = self._static_argnames
         self._shortcuts: tuple[_Shortcut, ...] = ()
         self._classes: dict[type, dict[str, Any]] = {}
-        self._traced = fn
         self.kept: dict[str, Any] = {}
         Source.remember(fn)
         functools.update_wrapper(self, function_of(fn))
@@ -127,7 +126,7 @@ class JitFunction:
             TypeError: the rule is no function, or what was compiled is none but a method or module.
         """
         REGISTRY.differentiate(self.fn, rule)
-        self._traced = with_gradient(self.fn, signature_of(self.fn), rule)
+        tracing.give(function_of(self.fn), rule)
         return rule
 
     def draws(self, /, *args: Any, **kwargs: Any) -> bool:
@@ -147,7 +146,7 @@ class JitFunction:
         """
         if is_dynamo_compiling() or _len_torch_dispatch_stack():
             # Somebody looks at what torch would do, such as torch.compile: the function says that.
-            return self._traced(*args, **kwargs)
+            return traced(self.fn)(*args, **kwargs)
         if not kwargs:
             for environment, count, admits, run in self._shortcuts:
                 if len(args) == count and admits(*args):
@@ -298,6 +297,8 @@ class JitFunction:
         """As a method: a function compiled for the object it is called on."""
         if owner is None or not isinstance(self.fn, types.FunctionType):
             return self
+        if is_dynamo_compiling():  # which makes no methods
+            return functools.partial(self, owner)
         if isinstance(owner, type):  # a classmethod
             attributes = self._classes.setdefault(owner, {})
         elif hasattr(owner, "__dict__"):

@@ -74,6 +74,16 @@ class ResultsDiffer(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class OwnGradientTraced(CallDiagnostic):
+    code = "BT156"
+    title = "`{function}`, which has a gradient of its own, cannot be traced with these results"
+    label = "torch traces own gradients of functions that return a tensor, or a tuple of tensors"
+    hint = "return these, or call the function outside of torch.compile and its like"
+    exception = TypeError
+    function: str
+
+
+@dataclass(frozen=True)
 class CapturedByOperator(CallDiagnostic):
     code = "BT157"
     title = "`{name}` reads a tensor that requires grad and is no argument of it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -86,7 +88,61 @@ def halves_back(grads, results, x, w):
     return grads[0] * w + results[1]
 
 
+COPY, AGAIN = copy.deepcopy(straight), bt.jit("cpu")(straight.fn)
+
+
+@bt.jit("cpu")
+def product(x, *ws):
+    for w in ws:
+        x = x * w
+    return x
+
+
+@product.backward
+def product_back(grad, result, x, *ws):
+    return grad * 100, [grad * x, grad * 3]
+
+
+class Scaled:
+    factor = 3.0
+
+    @bt.jit("cpu")
+    def scaled(self, x):
+        return torch.round(x) * self.factor
+
+
+@Scaled.scaled.backward
+def scaled_back(grad, result, self, x):
+    return None, grad * self.factor * 10
+
+
+@bt.jit("cpu")
+def both(pair, y):
+    return pair[0] * pair[1] + y
+
+
+@both.backward
+def both_back(grad, result, pair, y):
+    return [grad * 2, grad * 3], grad * 5
+
+
+@bt.jit("cpu")
+def named(x, *, w):
+    return x * w
+
+
+@named.backward
+def named_back(grad, result, x, *, w):
+    return grad * 7, grad * w
+
+
 CALLS = {
+    "any number": lambda x, w: product(x, w, w),
+    "method": lambda x, w: Scaled().scaled(x),
+    "copy": lambda x, w: COPY(x, 2.0),
+    "again": lambda x, w: AGAIN(x, 2.0),
+    "list": lambda x, w: both([x, w], w),
+    "named": lambda x, w: named(x, w=w),
     "default": lambda x, w: straight(x),
     "number": lambda x, w: straight(x, 3.0),
     "keyword": lambda x, w: straight(x=x, factor=3.0),
@@ -109,6 +165,13 @@ def test_gradients_of_ones_own_are_traced(call) -> None:
     torch.testing.assert_close(gradients(compiled), wanted)
     graph = make_fx(lambda x, w: torch.func.grad(lambda *xs: call(*xs).sum())(x, w))(x, w)
     torch.testing.assert_close(graph(x, w), wanted[0])
+
+
+def test_calls_that_do_not_fit_are_refused() -> None:
+    x = torch.ones(2, requires_grad=True)
+    for call in (lambda x: halves(x), lambda x: halves(x, x, x), lambda x: halves(x, x, typo=1)):
+        with pytest.raises(TypeError):
+            make_fx(call)(x)
 
 
 def test_gradients_of_ones_own_in_a_graph_that_is_compiled() -> None:
