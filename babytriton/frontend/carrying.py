@@ -15,7 +15,7 @@ from babytriton.frontend.joining import Differ, blank, expression, leaves, rebui
 from babytriton.frontend.program import LoopNotes, Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import Container, State, containers_in, reachable, refill
-from babytriton.ops.loops import state_variable
+from babytriton.ops.counting import state_variable
 from babytriton.ops.regions import Region
 from babytriton.ops.storage import Storage
 from babytriton.ops.value import NUMBERS, Scalar, Value
@@ -26,20 +26,30 @@ class Slot:
     """A tensor or number that each step gets from the one before.
 
     Attributes:
+        name: of the variable.
         initial: what the first step gets, as an expression.
         var: the same as the body of the loop has it.
         inside: the same as a step sees it.
         result: what the next step gets, as an expression; compiling a step sets it.
         leaf: the same as a value, for what a name stands for.
+
+    Args:
+        program: being compiled.
+        name: of the variable.
+        initial: as a value.
+        follow: whether gradients flow to it from a later step, though to nothing before the loop.
     """
 
-    def __init__(self, program: Program, name: str, initial: Any) -> None:
+    def __init__(self, program: Program, name: str, initial: Any, follow: bool = False) -> None:
+        tape = program.builder.tape
+        self.name = name
         self.initial = expression(program, initial)
         self._model = initial
         self.var = state_variable(name, _type_of(initial))
         self.inside = self._value(program, self.var)
-        if program.builder.tape.running and not isinstance(self.inside, Scalar):
-            program.builder.tape.follow(self.inside)
+        is_followed = follow or tape.find(self.initial) is not None
+        if tape.running and is_followed and not isinstance(self.inside, Scalar):
+            tape.follow(self.inside)
         self.result: Any = None
         self.leaf: Any = None
 
@@ -91,6 +101,7 @@ class LoopState:
         self._span = span
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
+        self._followed: set[str] = set()
         self.binds: list[str] = []
         """Names that are live, and that only a step binds."""
         self.mismatch: tuple[str, Differ] | None = None
@@ -113,17 +124,20 @@ class LoopState:
         }
         self._containers = [(c, self._carry("item", c.copy())) for c in self._changing_containers]
         self._storages = [
-            (s, Slot(self._program, "memory", self._program.builder.value(s.expr, s.meta)))
+            (s, self._slot("memory", self._program.builder.value(s.expr, s.meta)))
             for s in self._changing_storages
         ]
 
     def slot(self, name: str, initial: Any) -> Slot:
         """Carry a number of the loop's own; such slots are the first of the states, in order."""
-        self._own.append(Slot(self._program, name, initial))
+        self._own.append(self._slot(name, initial))
         return self._own[-1]
 
     def _carry(self, name: str, value: Any) -> _Carried:
-        return _Carried(value, [Slot(self._program, name, leaf) for leaf in leaves(value)])
+        return _Carried(value, [self._slot(name, leaf) for leaf in leaves(value)])
+
+    def _slot(self, name: str, initial: Any) -> Slot:
+        return Slot(self._program, name, initial, name in self._followed)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Region]:
@@ -163,15 +177,17 @@ class LoopState:
             self._notes.names += grown
             self._changing_storages += storages
             self._changing_containers += containers
-            builder = self._program.builder
-            del builder.fallbacks[self._reported[0] :], builder.rows[self._reported[1] :]
-            return False
+            return self._again()
         for name, carried in self._names.items():
             self._finish_slots(f"`{name}`", carried, names.get(name))
         for container, carried in self._containers:
             self._finish_slots(f"a {type(container).__name__}", carried, container)
         for storage, slot in self._storages:
             slot.result = storage.expr
+        newly = self._newly_followed()
+        if newly:
+            self._followed |= newly
+            return self._again()
         self._require_own(start, after)
         self._exits = exits
         self._notes.ends_early |= bool(exits.flags)
@@ -180,6 +196,25 @@ class LoopState:
             slot.result = slot.initial
             self._left.append(slot)
         return True
+
+    def _again(self) -> bool:
+        """Forget the step: another try follows."""
+        builder = self._program.builder
+        del builder.fallbacks[self._reported[0] :], builder.rows[self._reported[1] :]
+        return False
+
+    def _newly_followed(self) -> set[str]:
+        """Names of slots where gradients flow to what a step leaves, and not to what it found."""
+        tape = self._program.builder.tape
+        if not tape.running:
+            return set()
+        return {
+            slot.name
+            for slot in self._slots
+            if not isinstance(slot.inside, Scalar)
+            and tape.find(slot.result) is not None
+            and tape.find(slot.var) is None
+        }
 
     def _finish_slots(self, what: str, carried: _Carried, value: Any) -> None:
         try:

@@ -27,7 +27,8 @@ from babytriton.frontend.joining import expression
 from babytriton.frontend.program import LoopNotes
 from babytriton.frontend.scope import Scope
 from babytriton.ops import scalars
-from babytriton.ops.loops import counted_loop, counter, while_loop
+from babytriton.ops.counting import counter
+from babytriton.ops.loops import counted_loop, while_loop
 from babytriton.ops.regions import Region
 from babytriton.ops.sizes import int64
 from babytriton.ops.value import Scalar

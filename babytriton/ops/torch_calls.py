@@ -11,7 +11,7 @@ from tvm.relax.script import builder as R
 
 from babytriton.ops.emission import Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.reverse.rows import UnknownStep
+from babytriton.ops.reverse.rows import TorchGradient, UnknownStep
 from babytriton.ops.reverse.tape import Tape, still
 from babytriton.ops.site import relax_type
 from babytriton.ops.sizes import int64, symbolic_in
@@ -60,7 +60,9 @@ class TorchCalls(Emission):
             reason: why torch runs it.
             random: whether it draws random numbers.
         """
-        self.draws += int(random or fn not in self.table)  # of what is unknown, any may
+        # What is unknown may draw some.
+        may_draw = fn.may_draw if isinstance(fn, TorchGradient) else fn not in self.table
+        self.draws += int(random or may_draw)
         name = getattr(fn, "__name__", type(fn).__name__)
         values = values_in((args, kwargs))
         if any(isinstance(value, Scalar) for value in values):

@@ -376,6 +376,30 @@ def test_gradients_of_loops_gradients(loops: Callable[..., torch.Tensor]) -> Non
     torch.testing.assert_close(third(jit(loops)), third(loops), rtol=1e-7, atol=1e-7)
 
 
+def test_loops_write_to_what_no_gradients_flow_through() -> None:
+    def counting(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(2, dtype=torch.float64)
+        for _ in range(34):
+            count += 1
+            x = x * x.cos()
+            total = total + x
+        return total
+
+    x, count = double(2), torch.ones(2)
+    (found,) = torch.autograd.grad(jit(counting)(x, count).sum(), x)
+    assert count.tolist() == [35, 35]
+    torch.testing.assert_close(found, torch.autograd.grad(counting(x, count).sum(), x)[0])
+
+
+def test_gradients_of_gradients_of_what_torch_runs_in_a_branch() -> None:
+    def inverse(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > -100:
+            x = torch.linalg.inv(x + 6 * torch.eye(2, dtype=x.dtype))
+        return x * x
+
+    assert torch.autograd.gradgradcheck(jit(inverse), (double(2, 2),))
+
+
 def test_what_torch_runs() -> None:
     def inverse(x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.inv(x * 2) * 3
