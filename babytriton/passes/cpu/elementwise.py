@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import tvm
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_at_least, is_pointwise, nodes, open_kernel
+from babytriton.passes.cpu.caches import LINE, drive_out
 from babytriton.passes.nests import Nest, contiguous_depth, fuse_nest, pointwise_nests
 
 # Below so many elements, waking the other threads costs more than they save.
@@ -15,9 +19,6 @@ PARALLEL = 32768
 
 # With fewer rows than this, rows alone do not fill a machine's threads: cut the row up too.
 ROWS = 64
-
-# Side of the tiles of a transpose: a cache line of float32.
-SQUARE = 16
 
 
 class Elementwise(ScheduleRule):
@@ -78,9 +79,31 @@ def tile_transpose(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> s_tir.
     """Go through a transpose in square tiles, whose cache lines are used up while at hand."""
     loops = sch.get_loops(info.block_rv)
     *_, column = loops
+    crowded = crowded_reads(sch, info, across)
     row = loops[across]
     others = [loop for n, loop in enumerate(loops[:-1]) if n != across]
-    rows, i = sch.split(row, [None, SQUARE])
-    columns, j = sch.split(column, [None, SQUARE])
+    rows, i = sch.split(row, [None, LINE])
+    columns, j = sch.split(column, [None, LINE])
     sch.reorder(*others, rows, columns, i, j)
+    for read in crowded:
+        sch.compute_at(sch.cache_read(info.block_rv, read, "local"), columns)
     return sch.fuse(*others, rows)
+
+
+def crowded_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[int]:
+    """What is read across the rows of results, in lines that drive each other out of the cache."""
+    block = sch.get(info.block_rv)
+    variables = [it.var for it in block.iter_vars]
+    found = []
+    for n, read in enumerate(block.reads):
+        indices = [rng.min for rng in read.region]
+        places = [i for i, index in enumerate(indices) if index.same_as(variables[-1])]
+        if not places or not indices[-1].same_as(variables[across]):
+            continue
+        behind = read.source.shape[places[-1] + 1 :]
+        if not all(isinstance(size, tirx.IntImm) for size in behind):
+            continue
+        item = tvm.DataType(str(read.source.ty.dtype)).bits // 8
+        if drive_out(LINE, math.prod(map(int, behind)) * item):
+            found.append(n)
+    return found

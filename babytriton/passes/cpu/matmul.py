@@ -23,6 +23,7 @@ from babytriton.passes.blocks import (
     uses,
 )
 from babytriton.passes.contractions import Contraction, contraction, without_casts
+from babytriton.passes.cpu.caches import LINE, drive_out
 from babytriton.passes.cpu.elementwise import PARALLEL, spread
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
 
@@ -38,9 +39,6 @@ SHARED = 1 << 17
 
 # How much longer tiles of two rows less take for as many results: they leave registers unused.
 FEWER_ROWS = 1.15
-
-# Bytes of a way of a processor's first cache, and how many of these it has; numbers of a line.
-WAY, WAYS, LINE = 4096, 8, 16
 
 # To copy a number of an operand takes as long as so many products.
 COPY = 20
@@ -276,17 +274,14 @@ def row_operand(sch: s_tir.Schedule, product: Contraction) -> int:
 
 
 def is_crowded(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
-    """Whether the rows of a tile fall into so few sets of the cache that they drive others out.
-
-    They do where their distance is a multiple of the bytes of a way.
-    """
+    """Whether the rows of a tile drive each other out of the cache."""
     block = sch.get(product.info.block_rv)
     region = block.reads[row_operand(sch, product)]
     variables = [it.var for it in block.iter_vars]
     kinds = [axis_of(rng.min, variables) for rng in region.region]
     behind = region.source.shape[kinds.index(product.row) + 1 :]
     distance = math.prod(map(int, behind)) * tvm.DataType(str(region.source.ty.dtype)).bits // 8
-    return rows * math.gcd(distance, WAY) >= WAYS * WAY
+    return drive_out(rows, distance)
 
 
 def pack(
