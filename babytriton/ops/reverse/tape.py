@@ -96,7 +96,8 @@ class Tape:
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
         """Inside, steps are noted whatever is paused or off around."""
-        before, self._paused, self.is_off = (self._paused, self.is_off), 0, False
+        before = self._paused, self.is_off
+        self._paused, self.is_off = 0, False
         try:
             yield
         finally:

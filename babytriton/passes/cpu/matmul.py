@@ -36,7 +36,6 @@ TILED = 1 << 14
 # Below so many, waking the other threads does.
 SHARED = 1 << 17
 
-
 # How much longer tiles of two rows less take for as many results: they leave registers unused.
 FEWER_ROWS = 1.15
 
