@@ -18,7 +18,7 @@ from babytriton import errors, tracing
 from babytriton.arrays import OUT, Arrays, has_arrays
 from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
-from babytriton.frontend.callee import behind, function_of, name_of
+from babytriton.frontend.callee import behind, function_of, name_of, signature_of
 from babytriton.frontend.dimensions import Dimensions, Seen
 from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
@@ -89,6 +89,8 @@ class JitFunction:
         self.kept: dict[str, Any] = {}
         Source.remember(fn)
         functools.update_wrapper(self, function_of(fn))
+        # What torch.export asks of a module's forward; of a method, without the object.
+        self.__signature__, self.__code__ = signature_of(fn), function_of(fn).__code__
         self.__name__ = name_of(fn)
         self.__qualname__ = getattr(fn, "__qualname__", self.__name__)
 

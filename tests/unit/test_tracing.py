@@ -55,6 +55,24 @@ def test_torch_export() -> None:
     torch.testing.assert_close(program.module()(x, w), scored.fn(x, w) * 2)
 
 
+class Compiled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    @bt.jit("cpu")
+    def forward(self, x):
+        return self.linear(x).relu()
+
+
+def test_a_module_whose_forward_is_compiled() -> None:
+    module, (x, _) = Compiled(), inputs()
+    expected = module.linear(x).relu()
+    torch.testing.assert_close(torch.export.export(module, (x,)).module()(x), expected)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), expected)
+
+
 def test_traces_are_of_the_function_and_not_of_its_results() -> None:
     traced = make_fx(around)(*inputs())
     x, w = inputs()
