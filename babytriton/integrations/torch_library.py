@@ -275,6 +275,7 @@ def _in_place(op: LibraryOp, written: Sequence[str]) -> types.FunctionType:
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     scope = {op.__name__: op, "__name__": op.fn.__module__}
     exec(compile(text, path, "exec"), scope)
+    # What the text above defines.
     made: types.FunctionType = scope[f"{op.__name__}_"]  # type: ignore[assignment]
     own = function_of(op.fn)
     made.__defaults__, made.__kwdefaults__ = own.__defaults__, own.__kwdefaults__
