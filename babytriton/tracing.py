@@ -42,6 +42,7 @@ def _bound(fn: Callable[..., Any], of: Any) -> Callable[..., Any]:
 
 
 def _with_gradient(fn: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    # By names: an inspect.Signature, whose bind would do, torch.compile cannot hold in a graph.
     parameters = inspect.signature(fn).parameters.values()
     positional = [x for x in parameters if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
     names = [x.name for x in positional]
