@@ -120,7 +120,8 @@ def inline_cheap(
     """Inline the intermediate values that are as well computed at their reads; the other blocks.
 
     Values with calls (exp, a branch) that would run more often than now stay, unless
-    `repeat_calls`; so does what the blocks `keep_for` read.
+    `repeat_calls`; so does what the blocks `keep_for` read. What one block reads several times is
+    still computed once: compilers see that.
     """
     kept = []
     sizes = {info.name: points(info) for info in infos}
@@ -151,7 +152,7 @@ def is_worth_inlining(
     consumers = sch.get_consumers(info.block_rv)
     buffer = written(sch, info)
     reads = sum(len(loads(sch, consumer, buffer)) for consumer in consumers)
-    if has_call and (reads > 1 or is_wider(consumers, info, sch, sizes)):
+    if has_call and (len(consumers) > 1 or is_wider(consumers, info, sch, sizes)):
         return False
     if any(reads_elsewhere(sch, consumer, info) for consumer in consumers):
         return False

@@ -107,13 +107,16 @@ def _reads_along_lines(block: s_tir.SBlock) -> bool:
 def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
     """Whether all blocks reduce the same columns, or do what comes before or after that.
 
-    Before it, point by point of what is reduced; after it, point by point of the results.
+    Before it, point by point of what is reduced; after it, point by point of the results. All of
+    a tensor is a column, too.
     """
     reductions = [block for block in blocks if is_reduction(block)]
-    if not reductions or any(map(reduces_last_axes, reductions)):
+    if not reductions:
         return False
     first, *_ = reductions
     columns = spatial(first)
+    if columns and any(map(reduces_last_axes, reductions)):
+        return False
     points = sorted(map(str, [*columns, *_reduced(first)]))
     done: set[tirx.Var] = set()
     for block in blocks:

@@ -99,11 +99,12 @@ def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
 def _in_one_piece(load: ir.TensorLoad) -> ir.Expr:
     """The load by its row-major position, where its indices are that position, taken apart.
 
-    So a tensor of another shape with the same elements is read. With symbolic sizes TVM would
-    lower each division, and take seconds for some.
+    So a tensor of another shape with the same elements is read. TVM does not see that of all such
+    positions in vectors, and would lower each division; with symbolic sizes it takes seconds for
+    some.
     """
     indices, shape = list(load.indices), load.source.shape
-    if len(indices) < 2 or not nodes(shape, ir.Var) or not isinstance(indices[-1], tirx.FloorMod):
+    if len(indices) < 2 or not isinstance(indices[-1], tirx.FloorMod):
         return load
     simplify = sym.Analyzer().simplify
     position = rest = simplify(indices[-1].a)
