@@ -17,7 +17,7 @@ from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
-from babytriton.passes.cpu.memory import any_address, on_the_stack
+from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.reduction import Reduction as ReductionOnCpu
 from babytriton.passes.cpu.rowwise import SMALL
@@ -108,7 +108,9 @@ def _lowering() -> tuple[Any, ...]:
         return lower(indices.as_they_stand(mod))
 
     def finish() -> tvm.transform.Pass:
-        host = tvm.transform.Sequential([_pass(names.launching), on_the_stack(), finish_host()])
+        host = tvm.transform.Sequential(
+            [_pass(names.launching), on_the_stack(), in_vectors(), finish_host()]
+        )
         return tvm.transform.Sequential([vector_math.lower_intrinsics(host), store_past_caches()])
 
     def of_device() -> tvm.transform.Pass:

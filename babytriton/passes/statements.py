@@ -52,6 +52,13 @@ def with_parts(
     )
 
 
+def conjuncts(test: ir.Expr) -> list[ir.Expr]:
+    """The tests that must all hold."""
+    if isinstance(test, tirx.And):
+        return [*conjuncts(test.a), *conjuncts(test.b)]
+    return [test]
+
+
 def _by_buffer() -> dict[tirx.Var, list[Indices]]:
     return defaultdict(list)
 

@@ -97,15 +97,6 @@ class TestElementwise:
         )
         assert "T.parallel(T.int64(63))" in mod.script()
 
-    @pytest.mark.parametrize("shape", [(3, 7), (203, 199), (203, 1024), (64, 2048)])
-    def test_transpose(self, shape):
-        def build(bb, a, b):
-            return bb.emit(op.add(bb.emit(op.permute_dims(a)), b))
-
-        mod = check_cpu(build, lambda a, b: a.t() + b, (shape, F32), (shape[::-1], F32))
-        assert rules_of(mod) == ["Elementwise"]
-        assert ("alloc_local" in mod.script()) == (shape[1] % 1024 == 0)
-
     def test_value_read_often_is_computed_once(self):
         def build(bb, x):
             for _ in range(30):

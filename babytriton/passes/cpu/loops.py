@@ -13,10 +13,12 @@ from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
+from babytriton.passes.cpu.transposes import in_registers
 from babytriton.passes.statements import (
     Effects,
     Indices,
     at_step,
+    conjuncts,
     sequence,
     statements,
     with_parts,
@@ -59,7 +61,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_lanes(_merged(body))
+        body = in_lanes(_merged(in_registers(body)))
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
@@ -139,7 +141,7 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
         return loop
     variable, kind = loop.loop_var, tirx.ForKind
     kinds = (kind.SERIAL, kind.PARALLEL, kind.VECTORIZED)
-    tests = _conjuncts(condition.condition)
+    tests = conjuncts(condition.condition)
     reads = [*nodes(tests, ir.TensorLoad), *nodes(tests, ir.Call)]
     are_bounds = all(isinstance(test, tirx.LT) for test in tests) and not reads
     if not are_bounds or loop.kind not in kinds or loop.step is not None:
@@ -175,12 +177,6 @@ def _whole_or_in_part(loop: tirx.For, test: tirx.LT, body: tirx.Stmt) -> tirx.St
     single = at_step(loop.body, loop.loop_var, one)
     part = tirx.For(one, loop.min, loop.extent, tirx.ForKind.SERIAL, single)
     return tirx.IfThenElse(last, with_parts(loop, body), part)
-
-
-def _conjuncts(test: ir.Expr) -> list[ir.Expr]:
-    if isinstance(test, tirx.And):
-        return [*_conjuncts(test.a), *_conjuncts(test.b)]
-    return [test]
 
 
 def _all(tests: list[ir.Expr]) -> ir.Expr:

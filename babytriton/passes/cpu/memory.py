@@ -44,12 +44,31 @@ def on_the_stack() -> tvm.transform.Pass:
     return tvm.transform.module_pass(run, opt_level=0, name="babytriton.OnTheStack")
 
 
+def in_vectors() -> tvm.transform.Pass:
+    """Vectors in memory by their first number, for before code generation.
+
+    TVM leaves sums of a vector and a constant in indices, and then takes number by number.
+    """
+
+    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
+        return rewrite(mod, tirx.Add, _as_ramp)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.InVectors")
+
+
+def _as_ramp(node: tirx.Add) -> ir.Expr:
+    if not (isinstance(node.a, tirx.Broadcast) and isinstance(node.b, tirx.Ramp)):
+        return node
+    return tirx.Ramp(node.a.value + node.b.base, node.b.stride, node.b.lanes)
+
+
 def _kept(allocation: tirx.AllocBuffer) -> tirx.AllocBuffer:
     type = allocation.buffer.ty
-    dtype = find_dtype(str(type.dtype))
-    if dtype is None or not all(isinstance(size, tirx.IntImm) for size in type.shape):
+    dtype = tvm.DataType(str(type.dtype))  # of vectors, where all accesses are
+    is_known = find_dtype(str(dtype.with_lanes(1))) is not None
+    if not is_known or not all(isinstance(size, tirx.IntImm) for size in type.shape):
         return allocation
-    if math.prod(int(size) for size in type.shape) * dtype.bits // 8 > STACK:
+    if math.prod(int(size) for size in type.shape) * dtype.bits * dtype.lanes // 8 > STACK:
         return allocation
     return tirx.AllocBuffer(
         allocation.buffer, {**allocation.annotations, _KEEP: tirx.IntImm("bool", 1)}

@@ -1,0 +1,317 @@
+"""Transposes on the CPU: squares of numbers that turn over in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+
+from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.cpu.caches import LINE
+from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
+from babytriton.passes.statements import at_step, conjuncts, sequence, statements, with_parts
+
+# Squares of a task, along both axes: the lines that it reads and writes stay in the first cache.
+SQUARES = 4
+
+# A vector register of AVX2. Squares in those of AVX-512 were no faster.
+_VECTOR = 32
+
+
+def transposed_axis(sch: s_tir.Schedule, info: SBlockInfo) -> int | None:
+    """An axis, not the last, that is the last of something the block reads."""
+    block = sch.get(info.block_rv)
+    variables = [it.var for it in block.iter_vars]
+    last = [load.indices[-1] for load in nodes(block.body.value, ir.TensorLoad) if load.indices]
+    axes = [
+        axis for axis, var in enumerate(variables[:-1]) if any(index.same_as(var) for index in last)
+    ]
+    return axes[-1] if axes else None
+
+
+def tile_transpose(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> s_tir.schedule.LoopRV:
+    """Go through a transpose square by square; the loop over the squares' tasks is returned.
+
+    What is read across the lines of results is turned over in a local of a square's size, which
+    is then read along them.
+    """
+    block = info.block_rv
+    loops = sch.get_loops(block)
+    turned = _turned_reads(sch, info, across)
+    others = [loop for n, loop in enumerate(loops[:-1]) if n != across]
+    rows, row, i = sch.split(loops[across], [None, SQUARES, LINE])
+    columns, column, j = sch.split(loops[-1], [None, SQUARES, LINE])
+    sch.reorder(*others, rows, columns, row, column, i, j)
+    for read, place in turned:
+        copy = sch.cache_read(block, read, "local")
+        sch.compute_at(copy, column)
+        sch.transform_layout(copy, ("write", 0), _turned(place))
+    return sch.fuse(*others, rows, columns)
+
+
+def _turned(place: int) -> Callable[..., list[ir.Expr]]:
+    """The layout with an axis as the last, and the last in front of it."""
+
+    def turned(*index: tirx.Var) -> list[ir.Expr]:
+        return [*index[:place], *index[place + 1 : -1], index[-1], index[place]]
+
+    return turned
+
+
+def _turned_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[tuple[int, int]]:
+    """The reads across the lines of results, and which of each one's axes goes along these.
+
+    None of what has less than a square, or sizes that a call tells, and none of truth values.
+    """
+    sides = [info.iters[axis].dom for axis in (across, -1)]
+    if not all(isinstance(side, int) and side >= LINE for side in sides):
+        return []
+    block = sch.get(info.block_rv)
+    variables = [it.var for it in block.iter_vars]
+    found = []
+    for n, read in enumerate(block.reads):
+        indices = [rng.min for rng in read.region]
+        if str(read.source.ty.dtype) == "bool":
+            continue
+        places = [i for i, index in enumerate(indices[:-1]) if index.same_as(variables[-1])]
+        if len(places) == 1 and indices[-1].same_as(variables[across]):
+            found.append((n, places[0]))
+    return found
+
+
+def in_registers(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with the squares that are turned over in it turned over in vectors."""
+    if isinstance(stmt, tirx.For):
+        return with_parts(stmt, in_registers(stmt.body))
+    if not isinstance(stmt, tirx.SeqStmt):
+        return stmt
+    parts = statements(stmt)
+    places = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
+    squares = [_Square.of(part) for part in parts if not isinstance(part, tirx.AllocBuffer)]
+    known = [square for square in squares if square is not None]
+    turns = {n: turn for n, square in enumerate(known) if (turn := _Turn.of(square)) is not None}
+    if not turns or len(known) < len(squares):
+        return sequence([in_registers(part) for part in parts])
+    lanes = min(turn.lanes for turn in turns.values())
+    whole = [turns.get(n, square).whole(lanes) for n, square in enumerate(known)]
+    tests = [test for square in known for test in square.tests]
+    body = sequence(whole)
+    return sequence([*places, tirx.IfThenElse(tirx.all(*tests), body, None) if tests else body])
+
+
+@dataclass(frozen=True)
+class _Square:
+    """Two loops over a square that store elements.
+
+    Attributes:
+        outer: the loop across lines.
+        inner: the loop along them.
+        store: of a number.
+        inside: the same of a square that goes over no edge: at the last place where it is inside,
+            if need be. What is stored twice is stored as it was.
+        tests: what holds if any of the square is inside.
+    """
+
+    outer: tirx.For
+    inner: tirx.For
+    store: tirx.BufferStore
+    inside: tirx.BufferStore
+    tests: tuple[ir.Expr, ...]
+
+    @classmethod
+    def of(cls, outer: tirx.Stmt) -> _Square | None:
+        """What a statement does, if it is that."""
+        inner = outer.body if isinstance(outer, tirx.For) else None
+        if not isinstance(inner, tirx.For):
+            return None
+        for loop in (outer, inner):
+            extent = loop.extent
+            is_side = isinstance(extent, tirx.IntImm) and int(extent) == LINE
+            if not is_side or loop.kind != tirx.ForKind.SERIAL or loop.step is not None:
+                return None
+        store, tests = inner.body, []
+        if isinstance(store, tirx.IfThenElse) and store.else_case is None:
+            store, tests = store.then_case, conjuncts(store.condition)
+        if not isinstance(store, tirx.BufferStore):
+            return None
+        if any(load.source.same_as(store.buffer) for load in nodes(store.value, ir.TensorLoad)):
+            return None
+        variables = outer.loop_var, inner.loop_var
+        inside = _inside(store, tests, variables)
+        if inside is None:
+            return None
+        for variable in variables:
+            tests = at_step(tests, variable, tirx.const(0, variable.ty.dtype))
+        return cls(outer, inner, store, inside, tuple(tests))
+
+    def whole(self, lanes: int) -> tirx.Stmt:
+        """All steps, in vectors of so many numbers along the lines where these can be.
+
+        LLVM might unroll these, and gather and scatter across them.
+        """
+        if not is_elementwise(with_parts(self.inner, self.store)):
+            return with_parts(self.outer, with_parts(self.inner, self.inside))
+        variable = self.inner.loop_var
+        vector, lane = (tirx.Var(name, variable.ty.dtype) for name in ("vector", "lane"))
+        width = tirx.const(lanes, variable.ty.dtype)
+        body = at_step(self.inside, variable, vector * width + lane)
+        zero, kind = tirx.const(0, variable.ty.dtype), tirx.ForKind
+        body = tirx.For(lane, zero, width, kind.VECTORIZED, body)
+        count = tirx.const(LINE // lanes, variable.ty.dtype)
+        return with_parts(self.outer, tirx.For(vector, zero, count, kind.SERIAL, body))
+
+
+def _inside(
+    store: tirx.BufferStore, tests: list[ir.Expr], variables: tuple[tirx.Var, tirx.Var]
+) -> tirx.BufferStore | None:
+    """A square's store with the square moved to where all of the tests hold; None if unknown.
+
+    Args:
+        store: of a number of the square.
+        tests: what must hold for it.
+        variables: those of the square, up to its side.
+    """
+    places: dict[tirx.Var, ir.Expr] = {}
+    for test in tests:
+        used = [var for var in variables if uses(test, var)]
+        if not used:
+            continue
+        is_bound = isinstance(test, tirx.LT) and isinstance(test.b, tirx.IntImm)
+        if len(used) > 1 or used[0] in places or not is_bound:
+            return None
+        (var,) = used
+        if not moves_by_one(test.a, var):
+            return None
+        beyond = at_step(test.a, var, tirx.const(LINE, var.ty.dtype)) - test.b
+        places[var] = var - tirx.Max(beyond, tirx.const(0, var.ty.dtype))
+
+    def moved(expr: ir.Expr) -> ir.Expr:
+        return tvm_ffi.structural_map(expr, (ir.Var, lambda var: places.get(var, var)))
+
+    own: dict[tirx.Var, ir.TensorLoad] = {}  # of the square's local, by what stands for it
+
+    def aside(load: ir.TensorLoad) -> ir.Expr:
+        if not _is_local(load.source):
+            return load
+        var = tirx.Var("own", load.ty)
+        own[var] = load
+        return var
+
+    value = moved(tvm_ffi.structural_map(store.value, (ir.TensorLoad, aside)))
+    value = tvm_ffi.structural_map(value, (ir.Var, lambda var: own.get(var, var)))
+    indices = store.indices if _is_local(store.buffer) else [moved(i) for i in store.indices]
+    return tirx.BufferStore(store.buffer, value, indices)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A square that is copied, and each line of which becomes a column.
+
+    Attributes:
+        square: that.
+    """
+
+    square: _Square
+
+    @classmethod
+    def of(cls, square: _Square) -> _Turn | None:
+        """What a step of the square does, if it is that."""
+        copy, row, column = square.store, square.outer.loop_var, square.inner.loop_var
+        load = copy.value
+        if not isinstance(load, ir.TensorLoad) or len(copy.indices) < 2 or len(load.indices) < 2:
+            return None
+        simplify = sym.Analyzer().simplify
+        *zeros, first, second = map(simplify, copy.indices)
+        lines = [index for index in load.indices[:-1] if uses(index, row)]
+        fits = (
+            all(isinstance(index, tirx.IntImm) and int(index) == 0 for index in zeros)
+            and first.same_as(column)
+            and second.same_as(row)
+            and len(lines) == 1
+            and not any(uses(index, column) for index in load.indices[:-1])
+            and not uses(load.indices[-1], row)
+            and moves_by_one(load.indices[-1], column)
+            and moves_by_one(lines[0], row)
+        )
+        return cls(square) if fits else None
+
+    @property
+    def lanes(self) -> int:
+        """How many numbers a vector holds."""
+        dtype = tvm.DataType(str(self.square.store.buffer.ty.dtype))
+        return int(min(_VECTOR * 8 // dtype.bits, LINE))
+
+    def whole(self, lanes: int) -> tirx.Stmt:
+        """The copy of all of the square, so many numbers of as many lines at a time."""
+        row, column = self.square.outer.loop_var, self.square.inner.loop_var
+        dtype = row.ty.dtype
+        width = tirx.const(lanes, dtype)
+        places = [tirx.Var(var.name, dtype) for var in (row, column)]
+        body = sequence(self._part(places[0] * width, places[1] * width, lanes))
+        zero, count = tirx.const(0, dtype), tirx.const(LINE // lanes, dtype)
+        for place in reversed(places):
+            body = tirx.For(place, zero, count, tirx.ForKind.SERIAL, body)
+        return body
+
+    def _part(self, row: ir.Expr, column: ir.Expr, size: int) -> list[tirx.Stmt]:
+        """That of a smaller square, from a row and a column on.
+
+        Of each pair of lines that are 1, 2, 4, ... apart, those numbers change places whose
+        columns are as far apart.
+        """
+        done: list[tirx.Stmt] = []
+
+        def bound(value: ir.Expr) -> tirx.Var:
+            var = tirx.Var("line", value.ty)
+            done.append(tirx.Bind(var, value))
+            return var
+
+        copy, dtype = self.square.inside, row.ty.dtype
+        load, lines = copy.value, []
+        is_bfloat16 = str(load.ty.dtype) == "bfloat16"  # of which TVM has no variables
+        for n in range(size):
+            at = at_step(load.indices, self.square.outer.loop_var, row + tirx.const(n, dtype))
+            *leading, last = at_step(at, self.square.inner.loop_var, column)
+            line = tirx.BufferLoad(load.source, [*leading, _ramp(last, size)])
+            lines.append(bound(tirx.reinterpret(f"uint16x{size}", line) if is_bfloat16 else line))
+        distance = 1
+        while distance < size:
+            for n in range(size):
+                if n & distance == 0:
+                    pair = [lines[n], lines[n + distance]]
+                    lines[n] = bound(_picked(pair, _kept(size, distance, 0)))
+                    lines[n + distance] = bound(_picked(pair, _kept(size, distance, distance)))
+            distance *= 2
+        zeros = [tirx.const(0, dtype)] * (len(copy.indices) - 2)
+        for n, line in enumerate(lines):
+            at = [*zeros, column + tirx.const(n, dtype), _ramp(row, size)]
+            number = tirx.reinterpret(f"bfloat16x{size}", line) if is_bfloat16 else line
+            done.append(tirx.BufferStore(copy.buffer, number, at))
+        return done
+
+
+def _kept(size: int, distance: int, first: int) -> list[int]:
+    """What one of two lines holds once it has exchanged numbers with the other.
+
+    Args:
+        size: of each line.
+        distance: of the two.
+        first: 0 for the upper one, the distance for the lower one.
+    """
+    return [n - (n & distance) + first + (size if n & distance else 0) for n in range(size)]
+
+
+def _picked(lines: list[tirx.Var], places: list[int]) -> ir.Expr:
+    return tirx.Shuffle(lines, [tirx.const(place, "int32") for place in places])
+
+
+def _is_local(buffer: tirx.Var) -> bool:
+    return str(buffer.ty.storage_scope) == "local"
+
+
+def _ramp(base: ir.Expr, lanes: int) -> ir.Expr:
+    return tirx.Ramp(base, tirx.const(1, base.ty.dtype), lanes)

@@ -1,0 +1,128 @@
+"""Transposes on the CPU: squares that turn over in vector registers, at any edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import babytriton as bt
+from tests.unit.kernels import rules_of
+
+SIDES = (16, 17, 31, 64, 65, 1003)
+SHAPES = [(m, n) for m in SIDES for n in SIDES if m * n >= 32768]
+DTYPES = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.rand(shape) < 0.5
+    return (100 * torch.rand(shape)).to(dtype)
+
+
+def check(
+    fn: Callable[..., torch.Tensor], *args: torch.Tensor, exactly: bool = True
+) -> bt.Compiled:
+    compiled = bt.jit("cpu")(fn).lower(*args).compile()
+    limits = {"rtol": 0.0, "atol": 0.0} if exactly else {}
+    torch.testing.assert_close(compiled(*args), fn(*args), **limits)
+    return compiled
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous()
+
+
+def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.t() + y
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(203, 199), (1003, 64), (64, 1003), (2048, 48)])
+def test_types(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    check(turned, values(shape, dtype))
+    if dtype != torch.bool:
+        check(added, values(shape, dtype), values(shape[::-1], dtype))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_edges(shape: tuple[int, int]) -> None:
+    check(added, values(shape), values(shape[::-1]))
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (3, 20000), (20000, 3), (15, 4000), (4000, 15)])
+def test_what_has_less_than_a_square(shape: tuple[int, int]) -> None:
+    assert "T.Shuffle" not in check(turned, values(shape)).source("tir")
+
+
+def test_of_each_matrix() -> None:
+    check(lambda x: x.transpose(1, 2).contiguous(), values((5, 100, 130)))
+    check(lambda x: x.transpose(1, 2).contiguous(), values((2, 33, 5, 130)))
+    check(lambda x: x.permute(2, 0, 1).contiguous(), values((33, 17, 130)))
+    check(lambda x: x.permute(0, 3, 1, 2).contiguous(), values((2, 40, 41, 64)))
+
+
+def test_beside_others() -> None:
+    def several(x, y, row, column):
+        return torch.where(x.t() < 50, torch.exp(-y.t() / 100), x.t() * row + column)
+
+    x, y = values((200, 233)), values((200, 233))
+    check(several, x, y, values((200,)), values((233, 1)), exactly=False)
+
+    def mixed(x, y):  # of other sizes
+        return x.t().double() * y.t()
+
+    check(mixed, values((200, 233)), values((200, 233), torch.int8))
+
+    def both(x):
+        return x + x.t()
+
+    check(both, values((517, 517)))
+
+    def padded(x):
+        return torch.nn.functional.pad(x.t(), (1, 2, 3, 4))
+
+    check(padded, values((200, 233)))
+
+    def sliced(x):
+        return x.t()[3:, 5:] * 2
+
+    check(sliced, values((200, 233)))
+
+    def strided(x, y, places):
+        return x.t() + y[:, ::2] * y.index_select(1, places)
+
+    check(strided, values((200, 233)), values((233, 400)), torch.randint(0, 400, (200,)))
+
+
+def test_several_results() -> None:
+    def several(x):
+        y = x.t()
+        return y + 1, y * 2
+
+    x = values((300, 211))
+    for ours, theirs in zip(bt.jit("cpu")(several)(x), several(x)):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_sizes_that_a_call_tells() -> None:
+    any_size = bt.jit("cpu", dynamic=True)(added)
+    for shape in ((200, 233), (16, 3000), (7, 9), (1024, 2048)):
+        x, y = values(shape), values(shape[::-1])
+        torch.testing.assert_close(any_size(x, y), added(x, y), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(1003, 1000), (1024, 2048)])
+def test_vectors_are_shuffled_in_registers(shape: tuple[int, int]) -> None:
+    compiled = check(added, values(shape), values(shape[::-1]))
+    scheduled = bt.jit("cpu")(added).lower(values(shape), values(shape[::-1])).schedule()
+    assert rules_of(scheduled.mod) == ["Elementwise"]
+    llvm = compiled.source("llvm")
+    assert "shufflevector <8 x float>" in llvm
+    assert "gather" not in llvm
+    assert "scatter" not in llvm
+    assert "insertelement" not in llvm.partition("__tvm_parallel_lambda")[2]
