@@ -96,7 +96,8 @@ def test_beside_others() -> None:
     def strided(x, y, places):
         return x.t() + y[:, ::2] * y.index_select(1, places)
 
-    check(strided, values((200, 233)), values((233, 400)), torch.randint(0, 400, (200,)))
+    places = torch.randint(0, 400, (200,))
+    check(strided, values((200, 233)), values((233, 400)), places, exactly=False)
 
 
 def test_several_results() -> None:

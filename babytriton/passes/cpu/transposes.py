@@ -12,7 +12,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.caches import LINE
-from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
+from babytriton.passes.cpu.lanes import moves_by_one
 from babytriton.passes.statements import at_step, conjuncts, sequence, statements, with_parts
 
 # Squares of a task, along both axes: the lines that it reads and writes stay in the first cache.
@@ -149,12 +149,10 @@ class _Square:
         return cls(outer, inner, store, inside, tuple(tests))
 
     def whole(self, lanes: int) -> tirx.Stmt:
-        """All steps, in vectors of so many numbers along the lines where these can be.
+        """All steps, in vectors of so many numbers along the lines.
 
         LLVM might unroll these, and gather and scatter across them.
         """
-        if not is_elementwise(with_parts(self.inner, self.store)):
-            return with_parts(self.outer, with_parts(self.inner, self.inside))
         variable = self.inner.loop_var
         vector, lane = (tirx.Var(name, variable.ty.dtype) for name in ("vector", "lane"))
         width = tirx.const(lanes, variable.ty.dtype)
