@@ -36,8 +36,8 @@ TILED = 1 << 14
 # Below so many, waking the other threads does.
 SHARED = 1 << 17
 
-# How much longer tiles of two rows less take for as many results: they leave registers unused.
-FEWER_ROWS = 1.15
+# With fewer rows to a tile, vector units wait for sums; with four, they take so much longer.
+BUSY_ROWS, FOUR_ROWS = 6, 1.15
 
 # To copy a number of an operand takes as long as so many products.
 COPY = 20
@@ -222,14 +222,19 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
 
 
 def padded_rows(height: int, width: int, most: int) -> int:
-    """The rows of a tile for an operand that is copied where they do not divide its height."""
+    """The rows of a tile for an operand that is copied where they do not divide its height.
+
+    A copy costs more than registers that are left unused: rows that divide the height are mostly
+    the best, and the more the better.
+    """
+    waiting = math.log(FOUR_ROWS) / math.log(BUSY_ROWS / 4)
 
     def cost(rows: int) -> float:
         padded = -(-height // rows) * rows
-        products = padded * width * (1 if rows == most else FEWER_ROWS)
+        products = padded * width * max(1, BUSY_ROWS / rows) ** waiting
         return products + (COPY * height if padded > height else 0)
 
-    return min((rows for rows in (most, most - 2) if rows <= height), key=cost, default=height)
+    return min(range(min(most, height), 0, -1), key=cost)
 
 
 def largest_divisor(size: int, limit: int) -> int:
