@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.cpu.chunks import in_chunks
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
 from babytriton.passes.cpu.transposes import in_registers
 from babytriton.passes.statements import (
@@ -61,7 +62,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_lanes(_merged(in_registers(body)))
+        body = in_chunks(in_lanes(_merged(in_registers(body))))
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))

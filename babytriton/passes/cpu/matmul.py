@@ -231,7 +231,7 @@ def padded_rows(height: int, width: int, most: int) -> int:
 
     def cost(rows: int) -> float:
         padded = -(-height // rows) * rows
-        products = padded * width * max(1, BUSY_ROWS / rows) ** waiting
+        products = padded * width * math.pow(max(1, BUSY_ROWS / rows), waiting)
         return products + (COPY * height if padded > height else 0)
 
     return min(range(min(most, height), 0, -1), key=cost)

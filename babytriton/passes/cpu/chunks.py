@@ -1,0 +1,114 @@
+"""Loops over functions of functions, one function at a time for a chunk of numbers.
+
+Each formula is a chain of operations, every one of which waits for the one before. A processor
+works on several numbers meanwhile, as many as its window of instructions has room for: of a chain
+three times as long, only a third. So the inner functions of a chunk come first, and lie in the
+first cache when the outer ones need them.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from babytriton.passes.blocks import nodes
+from babytriton.passes.cpu.formulas import FORMULAS
+from babytriton.passes.cpu.lanes import is_elementwise
+from babytriton.passes.intrinsics import dtype_of, function_name
+from babytriton.passes.statements import at_step, sequence, statements, with_parts
+
+# Numbers: enough to keep the vector units busy, few enough for all to stay in the first cache.
+CHUNK = 512
+
+
+def in_chunks(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with its loops over functions of functions by chunks."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return sequence([in_chunks(part) for part in statements(stmt)])
+    if not isinstance(stmt, tirx.For):
+        return stmt
+    if isinstance(stmt.body, tirx.BufferStore):
+        return _by_chunks(stmt, stmt.body)
+    return with_parts(stmt, in_chunks(stmt.body))
+
+
+def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
+    kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+    if loop.kind not in kinds or loop.annotations or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    chunks, rest = divmod(int(loop.extent), CHUNK)
+    if not chunks or not is_elementwise(loop):
+        return loop
+    dtype = loop.loop_var.ty.dtype
+    chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
+    zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
+    at = at_step(store, loop.loop_var, loop.min + chunk * size + place)
+    inner = _one_by_one(at, place)
+    if len(inner) == 1:
+        return loop
+    done: list[tirx.Stmt] = [
+        tirx.For(chunk, zero, tirx.const(chunks, dtype), loop.kind, sequence(inner))
+    ]
+    if rest:
+        single = tirx.Var(loop.loop_var.name, dtype)
+        start = loop.min + tirx.const(chunks * CHUNK, dtype)
+        body = at_step(store, loop.loop_var, start + single)
+        done.append(tirx.For(single, zero, tirx.const(rest, dtype), tirx.ForKind.SERIAL, body))
+    return sequence(done)
+
+
+def _one_by_one(store: tirx.BufferStore, place: tirx.Var) -> list[tirx.Stmt]:
+    """A chunk's loops: over the innermost functions, over those of their values, and so on.
+
+    Args:
+        store: of the number at a place of the chunk.
+        place: that.
+    """
+    done: list[tirx.Stmt] = []
+    while inner := _innermost(store.value):
+        buffers = [
+            tirx.decl_buffer((CHUNK,), dtype_of(call), f"{function_name(call)}_chunk")
+            for call in inner
+        ]
+        done += map(tirx.AllocBuffer, buffers)
+        stores = [tirx.BufferStore(buffer, call, [place]) for buffer, call in zip(buffers, inner)]
+        done.append(_loop(place, sequence(stores)))
+        value = _reading(store.value, inner, [tirx.BufferLoad(b, [place]) for b in buffers])
+        store = tirx.BufferStore(store.buffer, value, store.indices)
+    return [*done, _loop(place, store)]
+
+
+def _reading(value: ir.Expr, calls: list[ir.Call], loads: list[ir.Expr]) -> ir.Expr:
+    """The value with loads in place of some calls."""
+
+    def read(call: ir.Call) -> ir.Expr:
+        return next((load for load, other in zip(loads, calls) if _is_same(call, other)), call)
+
+    return tvm_ffi.structural_map(value, (ir.Call, read))
+
+
+def _loop(place: tirx.Var, body: tirx.Stmt) -> tirx.Stmt:
+    dtype = place.ty.dtype
+    variable = tirx.Var(place.name, dtype)
+    zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
+    return tirx.For(variable, zero, size, tirx.ForKind.SERIAL, at_step(body, place, variable))
+
+
+def _innermost(value: ir.Expr) -> list[ir.Call]:
+    """The functions of no other ones' values that others are functions of, each of them once."""
+    found: list[ir.Call] = []
+    for outer in _functions(value):
+        for call in (call for argument in outer.args for call in _functions(argument)):
+            is_first = not any(_functions(argument) for argument in call.args)
+            if is_first and not any(_is_same(call, other) for other in found):
+                found.append(call)
+    return found
+
+
+def _functions(expr: ir.Expr) -> list[ir.Call]:
+    """The calls in it that are computed by formulas."""
+    return [call for call in nodes(expr, ir.Call) if function_name(call) in FORMULAS]
+
+
+def _is_same(left: ir.Expr, right: ir.Expr) -> bool:
+    return bool(tvm_ffi.structural_equal(left, right))

@@ -1,0 +1,83 @@
+"""Functions of functions on the CPU: one at a time, chunk by chunk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import babytriton as bt
+
+SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-42, -1e-42, 88.0, -104.0, 3e38)
+
+
+def mish(x):
+    return x * torch.tanh(torch.log(1 + torch.exp(x)))
+
+
+def both(x):
+    return torch.exp(torch.sin(x)) + torch.log1p(torch.exp(torch.sin(x)) * torch.sigmoid(-x))
+
+
+def power(x):
+    return torch.pow(torch.sigmoid(x), torch.tanh(x) + 2)
+
+
+def one_after_the_other(x):
+    return torch.exp(x) * torch.sigmoid(x)
+
+
+def given(shape: tuple[int, ...]) -> torch.Tensor:
+    x = torch.randn(shape)
+    x.view(-1)[: len(SPECIAL)] = torch.tensor(SPECIAL)
+    return x
+
+
+@pytest.mark.parametrize("fn", [mish, both, power])
+@pytest.mark.parametrize("shape", [(512,), (511,), (40001,), (1, 1024), (37, 1003), (7, 2, 513)])
+def test_values(fn: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> None:
+    x = given(shape)
+    ours, exact = bt.jit("cpu")(fn)(x), fn(x.double())
+    torch.testing.assert_close(ours, exact.float(), rtol=2e-6, atol=1e-6, equal_nan=True)
+    # The end of a loop is computed by the same formulas as its chunks.
+    twice = bt.jit("cpu")(fn)(torch.cat([x, x], -1))
+    torch.testing.assert_close(twice[..., shape[-1] :], ours, rtol=5e-7, atol=1e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_types(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 1700).to(dtype)
+    ours = bt.jit("cpu")(mish)(x)
+    exact = mish(x.double())
+    error, torchs = ((y - exact).abs().max().item() for y in (ours, mish(x)))
+    assert error <= 1.2 * torchs
+    alone = bt.jit("cpu")(mish)(x[:, :500].contiguous())
+    torch.testing.assert_close(ours[:, :500], alone, rtol=0, atol=0)
+
+
+def test_results_beside_each_other_and_of_any_size() -> None:
+    def two(x, y):
+        return mish(x), mish(x + y) * y
+
+    for dynamic in (False, True):
+        compiled = bt.jit("cpu", dynamic=dynamic)(two)
+        x, y = torch.randn(33, 1040), torch.randn(1040)
+        for ours, theirs in zip(compiled(x, y), two(x.double(), y.double())):
+            torch.testing.assert_close(ours, theirs.float(), rtol=2e-6, atol=1e-6)
+
+
+def loops(fn: Callable[[torch.Tensor], torch.Tensor], count: int) -> list[str]:
+    """The stores in the kernel's loops over a chunk, and those after them."""
+    source = bt.jit("cpu")(fn).lower(torch.randn(count)).compile().source("tir")
+    stores = re.findall(r"^ *(\w+)\[.*\] = (.*)$", source, re.MULTILINE)
+    return [name for name, value in stores if re.search(r"T\.(exp|log|tanh|sigmoid)\(", value)]
+
+
+def test_each_function_has_a_loop_of_its_own() -> None:
+    assert loops(mish, 5120) == ["exp_chunk", "log_chunk", "mish"]
+    # The rest of a chunk goes as it is, and so does what is less than one.
+    assert loops(mish, 5130) == ["exp_chunk", "log_chunk", "mish", "mish"]
+    assert loops(mish, 500) == ["mish"]
+    assert loops(one_after_the_other, 5120) == ["one_after_the_other"]
