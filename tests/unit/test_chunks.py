@@ -52,7 +52,7 @@ def test_types(dtype: torch.dtype) -> None:
     ours = bt.jit("cpu")(mish)(x)
     exact = mish(x.double())
     error, torchs = ((y - exact).abs().max().item() for y in (ours, mish(x)))
-    assert error <= 1.2 * torchs
+    assert error <= 1.2 * torchs + torch.finfo(dtype).eps
     alone = bt.jit("cpu")(mish)(x[:, :500].contiguous())
     torch.testing.assert_close(ours[:, :500], alone, rtol=0, atol=0)
 
