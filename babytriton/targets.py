@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -17,6 +17,9 @@ _NAMES = {
 
 _ARCHS = {"cuda": re.compile(r"sm_\d{2,3}[af]?"), "rocm": re.compile(r"gfx[0-9a-f]{3,4}")}
 _DEFAULT_ARCHS = {"cuda": "sm_80", "rocm": "gfx90a"}
+
+PRODUCTS = ("torch", "fused", "tf32")
+"""Who computes a GPU's large matrix products."""
 
 # What TVM is told of each kind of GPU: threads of a block, and bytes that they share.
 _LIMITS: dict[str, dict[str, int]] = {
@@ -44,13 +47,19 @@ class Target:
         arch: for ``"cuda"`` a compute capability such as ``"sm_80"``, for ``"rocm"`` such as
             ``"gfx90a"``, for ``"cpu"`` an LLVM processor name such as ``"znver4"``. ``None`` takes
             the device that is present; where there is no GPU, these two.
+        products: for ``"cuda"``, who computes large matrix products: ``"torch"``, whose library
+            has them; or ``"fused"`` kernels of ours, from ``"sm_80"`` on those of float16 and
+            bfloat16 on tensor cores, with what follows computed before they are stored; or
+            ``"tf32"``, which is ``"fused"`` with float32's on tensor cores too, of whose numbers
+            these take ten bits of the mantissa.
 
     Raises:
-        ValueError: the kind is unknown, or has no such ``arch``.
+        ValueError: the kind is unknown, or has no such ``arch`` or ``products``.
     """
 
     kind: str
     arch: str | None = None
+    products: str = "torch"
 
     def __post_init__(self) -> None:
         kind = _NAMES.get(self.kind)
@@ -64,6 +73,11 @@ class Target:
                 example = _DEFAULT_ARCHS[kind]
                 what = "compute capability" if kind == "cuda" else "AMD architecture"
                 raise ValueError(f"arch={self.arch!r} is no {what} such as {example!r}")
+        if self.products not in PRODUCTS:
+            known = ", ".join(map(repr, PRODUCTS))
+            raise ValueError(f"products={self.products!r}: expected one of {known}")
+        if self.products != "torch" and kind != "cuda":
+            raise ValueError(f"products={self.products!r}: a {kind} target has only its own")
         object.__setattr__(self, "kind", kind)
 
     @property
@@ -84,10 +98,12 @@ class Target:
         """
         if self.arch is not None:
             return self
-        return Target(self.kind, _present_arch(self.kind, index))
+        return replace(self, arch=_present_arch(self.kind, index))
 
     def __str__(self) -> str:
-        return self.kind if self.arch is None else f"{self.kind} ({self.arch})"
+        products = None if self.products == "torch" else f"{self.products} products"
+        details = [detail for detail in (self.arch, products) if detail is not None]
+        return f"{self.kind} ({', '.join(details)})" if details else self.kind
 
 
 def as_target(target: Target | str) -> Target:

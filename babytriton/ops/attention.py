@@ -43,6 +43,7 @@ def _scaled_dot_product_attention(
         raise Random
     _require_known_heads(query, key, value, attn_mask, enable_gqa)
     dtype = require_one_number_dtype(query, key, value)
+    _keep(site.builder.device, dtype, query, key)
     heads = query.meta.shape[-3] if enable_gqa else 1
     shared = key.meta.shape[-3] if enable_gqa else 1
     ours, theirs = ("hg", "h") if heads != shared else ("", "")
@@ -80,12 +81,7 @@ def _by_parts(
     if dropout_p > 0 and device.type != "cpu":
         # torch's kernels for GPUs draw other numbers than its parts would.
         raise Random
-    keep_product_on(
-        device,
-        dtype,
-        (query.shape, [*_batch(query), "l", "e"]),
-        (key.shape, [*_batch(key), "s", "e"]),
-    )
+    _keep(device, dtype, query, key)
     _require_known_heads(query, key, value, attn_mask, enable_gqa)
     heads, shared = (query.shape[-3], key.shape[-3]) if enable_gqa else (1, 1)
     q, k, v = (x.to(torch.promote_types(dtype, torch.float32)) for x in (query, key, value))
@@ -107,6 +103,16 @@ def _by_parts(
         weights = weights * (kept / (1 - dropout_p)) if dropout_p < 1 else weights * 0
     result = torch.einsum(f"...{ours}ls,...{theirs}sd->...{ours}ld", weights, v).to(dtype)
     return result.reshape(*query.shape[:-1], value.shape[-1]) if ours else result
+
+
+def _keep(device: torch.device, dtype: torch.dtype, query: Any, key: Any) -> None:
+    """Nothing, where torch's attention is no faster: it keeps no scores in memory."""
+    keep_product_on(
+        device,
+        dtype,
+        (query.shape, [*_batch(query), "l", "e"]),
+        (key.shape, [*_batch(key), "s", "e"]),
+    )
 
 
 def _batch(x: Value) -> list[int]:

@@ -2,7 +2,7 @@
 
 On the CPU these are convolutions; what was measured is told in docs/performance.md. On GPUs they
 are large products too: those are what cuBLAS, cuDNN and torch's attention have tensor cores for.
-`compiled.fallbacks` lists what was left to torch.
+There a target may ask for our own products. `compiled.fallbacks` lists what was left to torch.
 """
 
 from __future__ import annotations
@@ -52,8 +52,13 @@ def is_large_convolution(result: Sequence[int], weight: Sequence[int]) -> bool:
 
 
 def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
-    """Nothing, where our kernel is as fast for a sum of products: :func:`keep_product_on`."""
-    keep_product_on(site.builder.device, site.dtype, *operands)
+    """Nothing, where our kernel is as fast for a sum of products, or is asked for.
+
+    Sizes that a call tells are left to torch either way. As :func:`keep_product_on` otherwise.
+    """
+    sizes = [n for shape, _ in operands for n in shape]
+    if site.builder.target.products == "torch" or any(map(is_symbolic, sizes)):
+        keep_product_on(site.builder.device, site.dtype, *operands)
 
 
 def keep_product_on(

@@ -40,6 +40,7 @@ class Emission:
 
     def __init__(self, device: torch.device, target: Target, symbols: Symbols | None) -> None:
         self.symbols = symbols
+        self.target = target
         self.device = device
         """Where the call that is being emitted runs."""
         self.span: Span | None = None

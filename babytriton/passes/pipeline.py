@@ -34,6 +34,8 @@ from babytriton.passes.gpu.portable import (
     without_vectors,
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
+from babytriton.passes.gpu.tensor_cores import TensorCores
+from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work
 from babytriton.passes.scheduling import first_fit, schedule
@@ -114,7 +116,8 @@ def _lowering() -> tuple[Any, ...]:
         return tvm.transform.Sequential([vector_math.lower_intrinsics(host), store_past_caches()])
 
     def of_device() -> tvm.transform.Pass:
-        return tvm.transform.Sequential([_pass(names.of_launches), finish_device()])
+        own = (names.of_launches, without_mentions)
+        return tvm.transform.Sequential([*map(_pass, own), finish_device()])
 
     return begin, finish, of_device
 
@@ -162,9 +165,16 @@ def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
     functions = dict(mod.functions_items())
     for own, kernels in devices.by_target(mod, tvm_target(target)):
         kind = devices.KINDS[own.kind.name]
-        scheduled = finish(schedule(kernels, RULES[kind], own), kind)
+        scheduled = finish(schedule(kernels, rules_of(kind, target), own), kind)
         functions.update(scheduled.functions_items())
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def rules_of(kind: str, target: Target) -> tuple[ScheduleRule, ...]:
+    """The schedule rules for a kind of target's kernels, in a program that is for another one."""
+    if kind != "cuda" or target.products == "torch":
+        return RULES[kind]
+    return (TensorCores(float32=target.products == "tf32"), *RULES[kind])
 
 
 def finish(mod: IRModule, kind: str) -> IRModule:

@@ -289,4 +289,5 @@ inline int __float2int_ru(float x) { return static_cast<int>(ceilf(x)); }
 #define CUDART_NAN static_cast<double>(NAN)
 
 #include "cuda_half.h"
+#include "cuda_ptx.h"
 #include "cuda_wmma.h"

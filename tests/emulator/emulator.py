@@ -35,7 +35,7 @@ ORDERS: tuple[Order, ...] = ("fixed", "reversed", "shuffled")
 Index = tuple[int, int, int]
 
 SOURCES = Path(__file__).parent
-HEADERS = ("device.h", "cuda_shim.h", "cuda_half.h", "cuda_wmma.h")
+HEADERS = ("device.h", "cuda_shim.h", "cuda_half.h", "cuda_ptx.h", "cuda_wmma.h")
 DRIVER = ("scheduler.h", "scheduler.cc", "memory.cc", "fake_cuda.cc", "fake_cudart.cc")
 
 # What TVM's preamble includes. cuda_shim.h has already declared it all.
@@ -239,6 +239,11 @@ def _driver() -> ctypes.CDLL:
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];")
 # One step of a reduction within a warp: `w_16_0` is the sum of two lanes.
 WARP_STEP = re.compile(r"^ *(\(\(volatile [\w ]+\*\)\w+\)\[.*\] = w_[\d_]+;)$", re.MULTILINE)
+# An instruction of PTX: the text, and operands behind their constraints.
+INSTRUCTION = re.compile(
+    r'\basm(?: volatile)?\(\s*((?:"[^"]*"\s*)+):(.*?)\);$', re.DOTALL | re.MULTILINE
+)
+OPERAND = re.compile(r'"[=+]*\w"\s*\(')
 KERNEL = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)]*\) )?(\w+)\([^)]*\)\s*\{'
 )
@@ -251,6 +256,7 @@ def translate(source: str) -> str:
     """CUDA source as C++ for g++, in which each line keeps its number."""
     # Sized at launch: a pointer to memory of the scheduler takes its place.
     source = DYNAMIC_SHARED.sub(r"\1* const \2 = (\1*)emulator_dynamic_shared;", source)
+    source = INSTRUCTION.sub(_as_call, source)
     source = WARP_STEP.sub(r"emulator_converge(__LINE__); \1 emulator_converge(__LINE__);", source)
     pieces = [f'#line 1 "{REPORTED_AS}"\n']
     exports = []
@@ -268,6 +274,22 @@ def translate(source: str) -> str:
         exports.append(f"EMULATOR_EXPORT({name}, {bound or 0})\n")
         end = kernel.start()
     return "".join([*pieces, source[end:], "\n", *exports])
+
+
+def _as_call(instruction: re.Match[str]) -> str:
+    """An instruction as a call of what emulates it (cuda_ptx.h), on as many lines."""
+    text, rest = instruction.groups()
+    name = re.sub(r"\W", "_", text.strip().removeprefix('"').split()[0])
+    operands = []
+    while found := OPERAND.search(rest):
+        rest = rest[found.end() :]
+        depth, end = 1, 0
+        while depth:
+            depth += {"(": 1, ")": -1}.get(rest[end], 0)
+            end += 1
+        operands.append(rest[: end - 1])
+        rest = rest[end:]
+    return f"ptx_{name}({', '.join(operands)});" + "\n" * instruction[0].count("\n")
 
 
 def compile_kernels(source: str) -> bytes:

@@ -40,7 +40,7 @@ def given(shape: tuple[int, ...]) -> torch.Tensor:
 def test_values(fn: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> None:
     x = given(shape)
     ours, exact = bt.jit("cpu")(fn)(x), fn(x.double())
-    torch.testing.assert_close(ours, exact.float(), rtol=2e-6, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(ours, exact.float(), rtol=2e-6, atol=4e-6, equal_nan=True)
     # The end of a loop is computed by the same formulas as its chunks.
     twice = bt.jit("cpu")(fn)(torch.cat([x, x], -1))
     torch.testing.assert_close(twice[..., shape[-1] :], ours, rtol=5e-7, atol=1e-7, equal_nan=True)
@@ -52,7 +52,7 @@ def test_types(dtype: torch.dtype) -> None:
     ours = bt.jit("cpu")(mish)(x)
     exact = mish(x.double())
     error, torchs = ((y - exact).abs().max().item() for y in (ours, mish(x)))
-    assert error <= 1.2 * torchs + torch.finfo(dtype).eps
+    assert error <= 1.2 * torchs + 8 * torch.finfo(dtype).eps
     alone = bt.jit("cpu")(mish)(x[:, :500].contiguous())
     torch.testing.assert_close(ours[:, :500], alone, rtol=0, atol=0)
 
@@ -65,7 +65,7 @@ def test_results_beside_each_other_and_of_any_size() -> None:
         compiled = bt.jit("cpu", dynamic=dynamic)(two)
         x, y = torch.randn(33, 1040), torch.randn(1040)
         for ours, theirs in zip(compiled(x, y), two(x.double(), y.double())):
-            torch.testing.assert_close(ours, theirs.float(), rtol=2e-6, atol=1e-6)
+            torch.testing.assert_close(ours, theirs.float(), rtol=2e-6, atol=4e-6)
 
 
 def loops(fn: Callable[[torch.Tensor], torch.Tensor], count: int) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import IRModule, ir, s_tir, tirx
 
 from babytriton.passes.blocks import nodes
+from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
 from babytriton.passes.statements import sequence
 from babytriton.types import find_dtype
@@ -57,6 +58,23 @@ def local(shape: int, dtype: str, name: str) -> tirx.Var:
 def shared(shape: int, dtype: str, name: str) -> tirx.Var:
     """Memory that the threads of a block share."""
     return tirx.decl_buffer((number(shape),), dtype, name, scope="shared")
+
+
+def kept_whole(buffers: Sequence[tirx.Var]) -> list[tirx.Stmt]:
+    """Mentions of buffers of which TVM does not see all accesses: it leaves them as they are."""
+    return [tirx.Evaluate(buffer.data) for buffer in buffers]
+
+
+def without_mentions(mod: IRModule) -> IRModule:
+    """Kernels without the mentions of buffers, of which nothing is left when they are built."""
+    return rewrite(mod, tirx.Evaluate, _without_mention)
+
+
+def _without_mention(stmt: tirx.Evaluate) -> tirx.Evaluate:
+    value = stmt.value
+    if isinstance(value, ir.Call) and function_name(value) == "buffer_data":
+        return tirx.Evaluate(tirx.const(0, INDEX))
+    return stmt
 
 
 def each(
