@@ -5,7 +5,8 @@
 
 Every result is checked against torch in float64 before anything is timed. Ways to compute the same
 take turns; a timing is of the GPU alone, with its cache cleared before, and the table has medians.
-Bandwidth counts each operand once, as a share of what copying a large tensor reaches.
+Bandwidth counts each operand once, as a share of what copying a large tensor reaches. "fused" is a
+product in a kernel of ours, where "ours" leaves it to torch's library.
 
 Without a GPU, ``--emulated`` runs the same cases in small on the tests' emulator, without times.
 """
@@ -17,7 +18,7 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import babytriton as bt
 from benchmarks.measure import check
 
 ROUNDS = 25
-PEERS = ("eager", "compile", "triton")
+PEERS = ("eager", "compile", "triton", "fused")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 EPS = 1e-6
 
@@ -41,7 +42,7 @@ ONE_PASS, LARGE = 0.9, 64 << 20
 CALL = 6e-6
 
 SIZES = ((4096, 1024), (4096, 4096), (16384, 4096), (64, 32768), (7, 1000003), (4096, 1003))
-SMALL = ((4, 64), (2, 1003))
+SMALL = ((4, 64), (2, 1003), (70, 33))
 
 
 def add(x, y):
@@ -102,7 +103,12 @@ def gemv(v, m):
     return F.linear(v, m)
 
 
-# What each function takes: x and y are matrices, w and b rows, v a row and m a matrix of weights.
+def dense(x, m, c):
+    return F.gelu(F.linear(x, m, c))
+
+
+# What each function takes: x and y are matrices, w and b rows, v a row, m a matrix of weights and c
+# a number for each of its rows.
 OPERANDS: dict[Callable[..., torch.Tensor], str] = {
     add: "xy",
     gelu_bias: "xw",
@@ -118,11 +124,12 @@ OPERANDS: dict[Callable[..., torch.Tensor], str] = {
     column_variances: "x",
     transpose: "x",
     gemv: "vm",
+    dense: "xmc",
 }
 
 
 # Those that do not go through memory once: some read a part of it, some read it again.
-OTHERS = (cross_entropy, column_variances)
+OTHERS = (cross_entropy, column_variances, dense)
 
 # Those whose results are small beside what they add up.
 SUMS = (total, row_sums, column_sums)
@@ -164,6 +171,7 @@ class Case:
             "b": lambda: normal(self.columns),
             "v": lambda: normal(1, self.columns),
             "m": lambda: normal(self.rows, self.columns) / self.columns**0.5,
+            "c": lambda: normal(self.rows),
         }
         labels = torch.arange(self.rows) * 7 % self.columns
         operands = [
@@ -272,6 +280,8 @@ def measured(case: Case) -> Row:
         kernel = triton_kernels.KERNELS.get(case.fn.__name__)
         if kernel is not None and case.columns <= triton_kernels.LONGEST:
             ways["triton"] = kernel
+    if case.fn is dense and case.dtype != torch.float32:
+        ways["fused"] = bt.jit(bt.Target("cuda", products="fused"))(case.fn)
     magnitude = exact.abs().sum().item() if case.fn in SUMS else 0.0
     for name, way in ways.items():
         check(f"{case.name}, {name}", way(*arguments), exact, case.dtype, magnitude)
@@ -313,9 +323,11 @@ def emulated(chosen: Sequence[Case]) -> None:
     for case in chosen:
         arguments = case.arguments("cpu")
         exact = case.fn(*(x.double() if x.is_floating_point() else x for x in arguments))
-        compiled = bt.jit(target=gpu.TARGET)(case.fn).lower(*arguments).compile()
-        magnitude = exact.abs().sum().item()
-        check(case.name, gpu.call(compiled, arguments), exact, case.dtype, magnitude)
+        fused = replace(gpu.TARGET, products="fused")
+        for target in (gpu.TARGET, fused) if case.fn is dense else (gpu.TARGET,):
+            compiled = bt.jit(target=target)(case.fn).lower(*arguments).compile()
+            magnitude = exact.abs().sum().item()
+            check(case.name, gpu.call(compiled, arguments), exact, case.dtype, magnitude)
         print(f"{case.name}: right")
 
 
