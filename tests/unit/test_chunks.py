@@ -68,6 +68,26 @@ def test_results_beside_each_other_and_of_any_size() -> None:
             torch.testing.assert_close(ours, theirs.float(), rtol=2e-6, atol=4e-6)
 
 
+@pytest.mark.parametrize("shape", [(40000,), (999, 1003), (4, 700), (3, 2, 40001)])
+def test_sums_of_functions_of_functions(shape: tuple[int, ...]) -> None:
+    def loss(x, y):
+        return (torch.relu(x) - x * y + torch.log1p(torch.exp(-torch.abs(x)))).mean()
+
+    def of_rows(x, y):
+        return (torch.log(1 + torch.exp(x)) * y).sum(-1), torch.tanh(torch.exp(x)).amax(-1)
+
+    x, y = torch.randn(shape), torch.rand(shape)
+    for fn in (loss, of_rows):
+        for dynamic in (False, True):
+            ours = bt.jit("cpu", dynamic=dynamic)(fn)(x, y)
+            exact = fn(x.double(), y.double())
+            for found, expected in zip(torch.atleast_1d(ours), torch.atleast_1d(exact)):
+                torch.testing.assert_close(found, expected.float(), rtol=2e-6, atol=1e-6)
+    assert (
+        "exp_chunk" in bt.jit("cpu")(loss).lower(x, y).compile().source("tir") or shape[-1] == 700
+    )
+
+
 def loops(fn: Callable[[torch.Tensor], torch.Tensor], count: int) -> list[str]:
     """The stores in the kernel's loops over a chunk, and those after them."""
     source = bt.jit("cpu")(fn).lower(torch.randn(count)).compile().source("tir")

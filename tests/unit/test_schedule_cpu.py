@@ -230,6 +230,17 @@ class TestRowwise:
         assert script.count("T.parallel") == 1
         assert "T.vectorized(T.int64(64))" in script
 
+    @pytest.mark.parametrize("shape", [(3, 2, 40001), (5, 7, 3, 1003)])
+    def test_rows_of_several_axes_have_lanes(self, shape):
+        mod = check_cpu(lambda bb, x: bb.emit(op.sum(x, -1)), lambda x: x.sum(-1), (shape, F32))
+        assert "_lanes" in mod.script()
+
+    def test_whole_of_several_axes_is_loaded_in_vectors(self):
+        x = torch.randn(999, 1003)
+        compiled = bt.jit("cpu")(lambda x: x.mean()).lower(x).compile()
+        torch.testing.assert_close(compiled(x), x.double().mean().float(), rtol=1e-5, atol=1e-6)
+        assert "extractelement" not in compiled.source("llvm").partition("__tvm_parallel")[2]
+
     def test_row_of_prime_length_has_lanes_and_a_rest(self):
         script = on_cpu(softmax, ((64, 1009), F32)).script()
         assert "T.vectorized(T.int64(64))" in script

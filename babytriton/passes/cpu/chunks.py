@@ -9,11 +9,11 @@ first cache when the outer ones need them.
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from babytriton.passes.blocks import nodes
 from babytriton.passes.cpu.formulas import FORMULAS
-from babytriton.passes.cpu.lanes import is_elementwise
+from babytriton.passes.cpu.lanes import vectorizes
 from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
@@ -34,26 +34,25 @@ def in_chunks(stmt: tirx.Stmt) -> tirx.Stmt:
 
 def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    if loop.kind not in kinds or loop.annotations or not isinstance(loop.extent, tirx.IntImm):
+    is_short = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < CHUNK
+    if is_short or loop.kind not in kinds or loop.annotations or not _innermost(store.value):
         return loop
-    chunks, rest = divmod(int(loop.extent), CHUNK)
-    if not chunks or not is_elementwise(loop):
+    if not vectorizes(loop):
         return loop
     dtype = loop.loop_var.ty.dtype
     chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
     zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
     at = at_step(store, loop.loop_var, loop.min + chunk * size + place)
-    inner = _one_by_one(at, place)
-    if len(inner) == 1:
-        return loop
+    simplify = sym.Analyzer().simplify
+    chunks = simplify(tirx.floordiv(loop.extent, size))
+    rest = simplify(tirx.floormod(loop.extent, size))
     done: list[tirx.Stmt] = [
-        tirx.For(chunk, zero, tirx.const(chunks, dtype), loop.kind, sequence(inner))
+        tirx.For(chunk, zero, chunks, loop.kind, sequence(_one_by_one(at, place)))
     ]
-    if rest:
+    if not (isinstance(rest, tirx.IntImm) and int(rest) == 0):
         single = tirx.Var(loop.loop_var.name, dtype)
-        start = loop.min + tirx.const(chunks * CHUNK, dtype)
-        body = at_step(store, loop.loop_var, start + single)
-        done.append(tirx.For(single, zero, tirx.const(rest, dtype), tirx.ForKind.SERIAL, body))
+        body = at_step(store, loop.loop_var, simplify(loop.min + chunks * size) + single)
+        done.append(tirx.For(single, zero, rest, tirx.ForKind.SERIAL, body))
     return sequence(done)
 
 

@@ -50,10 +50,25 @@ def plain_loops(mod: IRModule) -> IRModule:
 
 def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     places = _places(func)
+    # Of others TVM takes the indices for what it must keep of each dimension.
+    given = {param for param in func.params if _is_buffer(param)}
+
+    def load(node: ir.TensorLoad) -> ir.TensorLoad:
+        if node.source not in given:
+            return node
+        return tirx.BufferLoad(node.source, _in_one_piece(node.source, list(node.indices)))
+
+    def store(node: tirx.BufferStore) -> tirx.BufferStore:
+        if node.buffer not in given:
+            return node
+        indices = _in_one_piece(node.buffer, list(node.indices))
+        return tirx.BufferStore(node.buffer, node.value, indices)
+
     body = tvm_ffi.structural_map(
         func.body,
         [
-            (ir.TensorLoad, _in_one_piece),
+            (ir.TensorLoad, load),
+            (tirx.BufferStore, store),
             (tirx.Max, lambda node: _clamped(node, places)),
             (tirx.Add, _folded),
             (tirx.Sub, _folded),
@@ -62,7 +77,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_chunks(in_lanes(_merged(in_registers(body))))
+        body = in_lanes(in_chunks(_merged(in_registers(body))))
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
@@ -99,27 +114,27 @@ def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
     return node.b
 
 
-def _in_one_piece(load: ir.TensorLoad) -> ir.Expr:
-    """The load by its row-major position, where its indices are that position, taken apart.
+def _in_one_piece(buffer: tirx.Var, indices: list[ir.Expr]) -> list[ir.Expr]:
+    """The row-major position of an access, where its indices are that position, taken apart.
 
-    So a tensor of another shape with the same elements is read. TVM does not see that of all such
-    positions in vectors, and would lower each division; with symbolic sizes it takes seconds for
-    some.
+    So a tensor of another shape with the same elements is accessed. TVM does not see that of all
+    such positions in vectors, and would lower each division; with symbolic sizes it takes seconds
+    for some.
     """
-    indices, shape = list(load.indices), load.source.shape
+    shape = buffer.shape
     if len(indices) < 2 or not isinstance(indices[-1], tirx.FloorMod):
-        return load
+        return indices
     simplify = sym.Analyzer().simplify
     position = rest = simplify(indices[-1].a)
     for index, size in reversed([*zip(indices, shape)][1:]):
         if not tvm_ffi.structural_equal(simplify(index), simplify(tirx.FloorMod(rest, size))):
-            return load
+            return indices
         rest = tirx.FloorDiv(rest, size)
     # A remainder along the first dimension is no position: it may begin again.
     if not tvm_ffi.structural_equal(simplify(indices[0]), simplify(rest)):
-        return load
+        return indices
     zeros = [tirx.const(0, index.ty.dtype) for index in indices[1:]]
-    return tirx.BufferLoad(load.source, [*zeros, position])
+    return [*zeros, position]
 
 
 def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:
