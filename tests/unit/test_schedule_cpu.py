@@ -239,7 +239,7 @@ class TestRowwise:
         x = torch.randn(999, 1003)
         compiled = bt.jit("cpu")(lambda x: x.mean()).lower(x).compile()
         torch.testing.assert_close(compiled(x), x.double().mean().float(), rtol=1e-5, atol=1e-6)
-        assert "extractelement" not in compiled.source("llvm").partition("__tvm_parallel")[2]
+        assert "insertelement" not in compiled.source("llvm").partition("__tvm_parallel")[2]
 
     def test_row_of_prime_length_has_lanes_and_a_rest(self):
         script = on_cpu(softmax, ((64, 1009), F32)).script()
