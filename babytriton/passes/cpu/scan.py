@@ -6,67 +6,142 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.passes.cpu.transposes import Values, picked, turned_over
 from babytriton.passes.scans import RowScan
 from babytriton.passes.statements import sequence
 
 # Rows that a thread walks along side by side, a part of each in turn: enough to hide the latency of
-# an addition, and no more lines of cache at once than one set of it holds.
+# an addition, and no more lines of cache at once than one set of it holds. A part is a line.
 ROWS, PART = 4, 16
+
+# Rows that vectors walk along, each of which has a number of every row.
+LINES = 8
 
 
 class Scan(ScheduleRule):
     """Takes running sums and products along the last axis of tensors whose sizes are known.
 
-    Each number waits for the one before it, so several rows are walked along side by side. Their
-    order stays that of the walk. Stands aside for fewer rows.
+    Each number waits for the one before it, so several rows are walked along side by side, in
+    vectors where there are enough. Their order stays that of the walk. Stands aside for fewer rows.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         scan = RowScan.of(func)
         if scan is None or scan.rows < ROWS:
             return None
-        body = _walk(scan)
+        in_vectors = scan.rows >= LINES and scan.length >= PART and _has_vectors(scan)
+        body = _walk(scan, LINES if in_vectors else ROWS, in_vectors)
         root = s_tir.SBlock([], [], [], "root", body)
         whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
         return s_tir.Schedule(func.with_body(whole))
 
 
-def _walk(scan: RowScan) -> tirx.Stmt:
-    """Loops over groups of rows, over parts of a row, over the rows of a group, along a part."""
-    source, result, rows, length = scan.source, scan.result, scan.rows, scan.length
-    dtype = scan.start.ty.dtype
-    totals = tirx.decl_buffer((_index(ROWS),), dtype, f"{source.name}_so_far", scope="local")
-    group = tirx.Var("group", "int64")
+def _has_vectors(scan: RowScan) -> bool:
+    """Whether TVM has variables of all vectors that the walk needs."""
+    dtypes = (scan.source.ty.dtype, scan.result.ty.dtype, scan.start.ty.dtype)
+    return not {"bool", "bfloat16"} & set(map(str, dtypes))
 
-    def at(buffer: tirx.Var, row: ir.Expr, place: ir.Expr) -> list[ir.Expr]:
-        return [*(_index(0) for _ in buffer.shape[1:]), row * _index(length) + place]
 
-    def along(first: ir.Expr, count: int) -> list[tirx.Stmt]:
-        """What walks along a part of each row of the group, one row after the other."""
-        loops = []
-        for n in range(ROWS):
-            row = group * _index(ROWS) + _index(n)
-            if rows % ROWS:  # The last group walks along the last row more than once.
-                row = tirx.Min(row, _index(rows - 1))
-            place, own = tirx.Var("place", "int64"), [_index(n)]
-            value = tirx.BufferLoad(source, at(source, row, first + place))
-            total = scan.combine(tirx.BufferLoad(totals, own), tirx.Cast(dtype, value))
-            found = tirx.Cast(result.ty.dtype, tirx.BufferLoad(totals, own))
-            steps = [
-                tirx.BufferStore(totals, total, own),
-                tirx.BufferStore(result, found, at(result, row, first + place)),
-            ]
-            loops.append(_loop(place, count, steps, tirx.ForKind.UNROLLED))
-        return loops
+def _walk(scan: RowScan, side_by_side: int, in_vectors: bool) -> tirx.Stmt:
+    """Loops over groups of rows, over parts of a row, and along a part.
 
-    start = [tirx.BufferStore(totals, scan.start, [_index(n)]) for n in range(ROWS)]
-    part, parts = tirx.Var("part", "int64"), length // PART
-    body = [tirx.AllocBuffer(totals), *start]
-    if parts:
-        body.append(_loop(part, parts, along(part * _index(PART), PART)))
-    if length % PART:
-        body += along(_index(parts * PART), length % PART)
-    return _loop(group, -(-rows // ROWS), body, tirx.ForKind.PARALLEL)
+    Args:
+        scan: what is computed.
+        side_by_side: rows of a group.
+        in_vectors: whether a step along a part is one of all rows at once.
+    """
+    group, part = tirx.Var("group", "int64"), tirx.Var("part", "int64")
+    dtype, name = scan.start.ty.dtype, f"{scan.source.name}_so_far"
+    count = _index(side_by_side)
+    so_far = tirx.decl_buffer((count,), dtype, name, scope="local")
+    together = tirx.decl_buffer((_index(1),), f"{dtype}x{side_by_side}", name, scope="local")
+    rows = [group * count + _index(n) for n in range(side_by_side)]
+    if scan.rows % side_by_side:  # The last group walks along the last row more than once.
+        rows = [tirx.Min(row, _index(scan.rows - 1)) for row in rows]
+    parts, rest = divmod(scan.length, PART)
+    each = [scan.start] * side_by_side
+    body: list[tirx.Stmt] = []
+    first = part * _index(PART)
+    if in_vectors:
+        zero = [_index(0)]
+        body += [tirx.AllocBuffer(together)]
+        body += [tirx.BufferStore(together, tirx.Broadcast(scan.start, side_by_side), zero)]
+        body += [_loop(part, parts, _together(scan, together, rows, first))]
+        whole = tirx.BufferLoad(together, zero)
+        each = [picked([whole], [n]) for n in range(side_by_side)]
+    if rest or not in_vectors:
+        body.append(tirx.AllocBuffer(so_far))
+        body += [tirx.BufferStore(so_far, value, [_index(n)]) for n, value in enumerate(each)]
+    if parts and not in_vectors:
+        body.append(_loop(part, parts, _one_by_one(scan, so_far, rows, first, PART)))
+    if rest:
+        body += _one_by_one(scan, so_far, rows, _index(parts * PART), rest)
+    return _loop(group, -(-scan.rows // side_by_side), body, tirx.ForKind.PARALLEL)
+
+
+def _one_by_one(
+    scan: RowScan, so_far: tirx.Var, rows: list[ir.Expr], first: ir.Expr, count: int
+) -> list[tirx.Stmt]:
+    """What walks along a part of each row, one row after the other.
+
+    Args:
+        scan: what is computed.
+        so_far: holds what each row has up to here.
+        rows: those of the group.
+        first: where the part begins.
+        count: of its numbers.
+    """
+    dtype, loops = scan.start.ty.dtype, []
+    for n, row in enumerate(rows):
+        place, own = tirx.Var("place", "int64"), [_index(n)]
+        value = tirx.BufferLoad(scan.source, _at(scan, scan.source, row, first + place))
+        total = scan.combine(tirx.BufferLoad(so_far, own), tirx.Cast(dtype, value))
+        found = tirx.Cast(scan.result.ty.dtype, tirx.BufferLoad(so_far, own))
+        steps = [
+            tirx.BufferStore(so_far, total, own),
+            tirx.BufferStore(scan.result, found, _at(scan, scan.result, row, first + place)),
+        ]
+        loops.append(_loop(place, count, steps, tirx.ForKind.UNROLLED))
+    return loops
+
+
+def _together(
+    scan: RowScan, so_far: tirx.Var, rows: list[ir.Expr], first: ir.Expr
+) -> list[tirx.Stmt]:
+    """The same of a whole part, with a vector of all rows at each step.
+
+    Squares of numbers turn over for that, and back.
+    """
+    size, bound, zero = len(rows), Values("walk"), [_index(0)]
+    steps = [
+        step
+        for place in range(0, PART, size)
+        for step in turned_over(
+            [bound(_vector(scan, row, first + _index(place), size)) for row in rows], bound
+        )
+    ]
+    total = bound(tirx.BufferLoad(so_far, zero))
+    found = []
+    for step in steps:
+        total = bound(scan.combine(total, tirx.Cast(f"{scan.start.ty.dtype}x{size}", step)))
+        found.append(bound(tirx.Cast(f"{scan.result.ty.dtype}x{size}", total)))
+    squares = [turned_over(found[n : n + size], bound) for n in range(0, PART, size)]
+    stores = [tirx.BufferStore(so_far, total, zero)]
+    for n, row in enumerate(rows):
+        line = picked([square[n] for square in squares], range(PART))
+        *leading, place = _at(scan, scan.result, row, first)
+        index = tirx.Ramp(place, _index(1), PART)
+        stores.append(tirx.BufferStore(scan.result, line, [*leading, index]))
+    return [*bound.statements, *stores]
+
+
+def _vector(scan: RowScan, row: ir.Expr, place: ir.Expr, size: int) -> ir.Expr:
+    *leading, first = _at(scan, scan.source, row, place)
+    return tirx.BufferLoad(scan.source, [*leading, tirx.Ramp(first, _index(1), size)])
+
+
+def _at(scan: RowScan, buffer: tirx.Var, row: ir.Expr, place: ir.Expr) -> list[ir.Expr]:
+    return [*(_index(0) for _ in buffer.shape[1:]), row * _index(scan.length) + place]
 
 
 def _loop(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -256,18 +256,8 @@ class _Turn:
         return body
 
     def _part(self, row: ir.Expr, column: ir.Expr, size: int) -> list[tirx.Stmt]:
-        """That of a smaller square, from a row and a column on.
-
-        Of each pair of lines that are 1, 2, 4, ... apart, those numbers change places whose
-        columns are as far apart.
-        """
-        done: list[tirx.Stmt] = []
-
-        def bound(value: ir.Expr) -> tirx.Var:
-            var = tirx.Var("line", value.ty)
-            done.append(tirx.Bind(var, value))
-            return var
-
+        """That of a smaller square, from a row and a column on."""
+        bound = Values("line")
         copy, dtype = self.square.inside, row.ty.dtype
         load, lines = copy.value, []
         is_bfloat16 = str(load.ty.dtype) == "bfloat16"  # of which TVM has no variables
@@ -276,20 +266,54 @@ class _Turn:
             *leading, last = at_step(at, self.square.inner.loop_var, column)
             line = tirx.BufferLoad(load.source, [*leading, _ramp(last, size)])
             lines.append(bound(tirx.reinterpret(f"uint16x{size}", line) if is_bfloat16 else line))
-        distance = 1
-        while distance < size:
-            for n in range(size):
-                if n & distance == 0:
-                    pair = [lines[n], lines[n + distance]]
-                    lines[n] = bound(_picked(pair, _kept(size, distance, 0)))
-                    lines[n + distance] = bound(_picked(pair, _kept(size, distance, distance)))
-            distance *= 2
+        lines = turned_over(lines, bound)
+        done = bound.statements
         zeros = [tirx.const(0, dtype)] * (len(copy.indices) - 2)
         for n, line in enumerate(lines):
             at = [*zeros, column + tirx.const(n, dtype), _ramp(row, size)]
             number = tirx.reinterpret(f"bfloat16x{size}", line) if is_bfloat16 else line
             done.append(tirx.BufferStore(copy.buffer, number, at))
         return done
+
+
+class Values:
+    """Values with names, in the order they are computed.
+
+    Args:
+        name: of all of them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.statements: list[tirx.Stmt] = []
+        """What computes them."""
+
+    def __call__(self, value: ir.Expr) -> ir.Expr:
+        """A variable that has the value from now on."""
+        var = tirx.Var(self._name, value.ty)
+        self.statements.append(tirx.Bind(var, value))
+        return var
+
+
+def turned_over(lines: Sequence[ir.Expr], bound: Values) -> list[ir.Expr]:
+    """The columns of as many lines as each of these vectors has numbers.
+
+    Of each pair of lines that are 1, 2, 4, ... apart, those numbers change places whose columns are
+    as far apart.
+
+    Args:
+        lines: vectors.
+        bound: gets what is computed.
+    """
+    found, distance = list(lines), 1
+    while distance < len(found):
+        for n in range(len(found)):
+            if n & distance == 0:
+                pair = found[n], found[n + distance]
+                for part in (0, distance):
+                    found[n + part] = bound(picked(pair, _kept(len(found), distance, part)))
+        distance *= 2
+    return found
 
 
 def _kept(size: int, distance: int, first: int) -> list[int]:
@@ -303,8 +327,9 @@ def _kept(size: int, distance: int, first: int) -> list[int]:
     return [n - (n & distance) + first + (size if n & distance else 0) for n in range(size)]
 
 
-def _picked(lines: list[tirx.Var], places: list[int]) -> ir.Expr:
-    return tirx.Shuffle(lines, [tirx.const(place, "int32") for place in places])
+def picked(lines: Sequence[ir.Expr], places: Sequence[int]) -> ir.Expr:
+    """Numbers of some vectors, one behind the other, by their places."""
+    return tirx.Shuffle(list(lines), [tirx.const(place, "int32") for place in places])
 
 
 def _is_local(buffer: tirx.Var) -> bool:
