@@ -101,3 +101,13 @@ def test_each_function_has_a_loop_of_its_own() -> None:
     assert loops(mish, 5130) == ["exp_chunk", "log_chunk", "mish", "mish"]
     assert loops(mish, 500) == ["mish"]
     assert loops(one_after_the_other, 5120) == ["one_after_the_other"]
+
+
+def test_what_a_condition_guards_stays_under_it() -> None:
+    def padded(x):
+        return torch.nn.functional.pad(torch.exp(torch.sin(x)), (0, 3))
+
+    x = torch.randn(40, 5000)
+    compiled = bt.jit("cpu")(padded).lower(x).compile()
+    torch.testing.assert_close(compiled(x), padded(x))
+    assert "sin_chunk" not in compiled.source("tir")

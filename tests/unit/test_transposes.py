@@ -100,6 +100,34 @@ def test_beside_others() -> None:
     check(strided, values((200, 233)), values((233, 400)), places, exactly=False)
 
 
+@pytest.mark.parametrize("shape", [(1003, 500), (200, 233), (256, 512)])
+def test_parts_of_tensors(shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    x, y = values(shape), values((100, rows))
+
+    def sliced(x):
+        return x.t()[: columns - 10, : rows - 3] + 1
+
+    def later(x):
+        return x.t()[7:, 5:] * 2
+
+    def padded(x):
+        return torch.nn.functional.pad(x.t(), (0, 37, 2, 0))
+
+    def joined(x, y):
+        return torch.cat([x.t(), y])
+
+    def stored(x, y):
+        z = x.clone()
+        z[:100, : rows // 2] = y[:, : rows // 2].t().t()
+        z[50:150, 20:120] = y[:, :100].t()
+        return z
+
+    for fn, args in ((sliced, (x,)), (later, (x,)), (padded, (x,)), (joined, (x, y))):
+        check(fn, *args)
+    check(stored, values((200, rows)), y)
+
+
 def test_several_results() -> None:
     def several(x):
         y = x.t()

@@ -37,7 +37,10 @@ def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     is_short = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < CHUNK
     if is_short or loop.kind not in kinds or loop.annotations or not _innermost(store.value):
         return loop
-    if not vectorizes(loop):
+    # What a condition guards is not read where it does not hold.
+    if not vectorizes(loop) or any(
+        function_name(c) == "if_then_else" for c in nodes(store, ir.Call)
+    ):
         return loop
     dtype = loop.loop_var.ty.dtype
     chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)

@@ -65,7 +65,8 @@ def _turned(place: int) -> Callable[..., list[ir.Expr]]:
 def _turned_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[tuple[int, int]]:
     """The reads across the lines of results, and which of each one's axes goes along these.
 
-    None of what has less than a square, or sizes that a call tells, and none of truth values.
+    None of what has less than a square, or sizes that a call tells, none of truth values, and none
+    of a part of a tensor, whose edges are others.
     """
     sides = [info.iters[axis].dom for axis in (across, -1)]
     if not all(isinstance(side, int) and side >= LINE for side in sides):
@@ -78,7 +79,10 @@ def _turned_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[tu
         if str(read.source.ty.dtype) == "bool":
             continue
         places = [i for i, index in enumerate(indices[:-1]) if index.same_as(variables[-1])]
-        if len(places) == 1 and indices[-1].same_as(variables[across]):
+        if len(places) != 1 or not indices[-1].same_as(variables[across]):
+            continue
+        sizes = read.source.shape[places[0]], read.source.shape[-1]
+        if all(isinstance(n, tirx.IntImm) for n in sizes) and sides == [*map(int, sizes)][::-1]:
             found.append((n, places[0]))
     return found
 
@@ -94,7 +98,9 @@ def in_registers(stmt: tirx.Stmt) -> tirx.Stmt:
     squares = [_Square.of(part) for part in parts if not isinstance(part, tirx.AllocBuffer)]
     known = [square for square in squares if square is not None]
     turns = {n: turn for n, square in enumerate(known) if (turn := _Turn.of(square)) is not None}
-    if not turns or len(known) < len(squares):
+    others = [square for n, square in enumerate(known) if n not in turns]
+    fits = all(turn.fits(square) for turn in turns.values() for square in others)
+    if not turns or not fits or len(known) < len(squares):
         return sequence([in_registers(part) for part in parts])
     lanes = min(turn.lanes for turn in turns.values())
     whole = [turns.get(n, square).whole(lanes) for n, square in enumerate(known)]
@@ -111,15 +117,15 @@ class _Square:
         outer: the loop across lines.
         inner: the loop along them.
         store: of a number.
-        inside: the same of a square that goes over no edge: at the last place where it is inside,
-            if need be. What is stored twice is stored as it was.
+        beyond: how far it goes over the edge, across lines and along them; 0 or less if it does
+            not, and None if it never does.
         tests: what holds if any of the square is inside.
     """
 
     outer: tirx.For
     inner: tirx.For
     store: tirx.BufferStore
-    inside: tirx.BufferStore
+    beyond: tuple[ir.Expr | None, ir.Expr | None]
     tests: tuple[ir.Expr, ...]
 
     @classmethod
@@ -140,13 +146,52 @@ class _Square:
             return None
         if any(load.source.same_as(store.buffer) for load in nodes(store.value, ir.TensorLoad)):
             return None
-        variables = outer.loop_var, inner.loop_var
-        inside = _inside(store, tests, variables)
-        if inside is None:
-            return None
-        for variable in variables:
-            tests = at_step(tests, variable, tirx.const(0, variable.ty.dtype))
-        return cls(outer, inner, store, inside, tuple(tests))
+        beyond: dict[tirx.Var, ir.Expr] = {}
+        for test in tests:
+            used = [loop.loop_var for loop in (outer, inner) if uses(test, loop.loop_var)]
+            if not used:
+                continue
+            is_bound = isinstance(test, tirx.LT) and isinstance(test.b, tirx.IntImm)
+            if len(used) > 1 or used[0] in beyond or not is_bound:
+                return None
+            if not moves_by_one(test.a, used[0]):
+                return None
+            side = tirx.const(LINE, used[0].ty.dtype)
+            beyond[used[0]] = at_step(test.a, used[0], side) - test.b
+        for loop in (outer, inner):
+            tests = at_step(tests, loop.loop_var, tirx.const(0, loop.loop_var.ty.dtype))
+        edges = beyond.get(outer.loop_var), beyond.get(inner.loop_var)
+        return cls(outer, inner, store, edges, tuple(tests))
+
+    @property
+    def inside(self) -> tirx.BufferStore:
+        """The store in a square that goes over no edge: at the last place inside, if need be.
+
+        What is stored twice is stored as it was.
+        """
+        places: dict[tirx.Var, ir.Expr] = {}
+        for loop, beyond in zip((self.outer, self.inner), self.beyond):
+            if beyond is not None:
+                zero = tirx.const(0, beyond.ty.dtype)
+                places[loop.loop_var] = loop.loop_var - tirx.Max(beyond, zero)
+
+        def moved(expr: ir.Expr) -> ir.Expr:
+            return tvm_ffi.structural_map(expr, (ir.Var, lambda var: places.get(var, var)))
+
+        own: dict[tirx.Var, ir.TensorLoad] = {}  # of the square's local, by what stands for it
+
+        def aside(load: ir.TensorLoad) -> ir.Expr:
+            if not _is_local(load.source):
+                return load
+            var = tirx.Var("own", load.ty)
+            own[var] = load
+            return var
+
+        store = self.store
+        value = moved(tvm_ffi.structural_map(store.value, (ir.TensorLoad, aside)))
+        value = tvm_ffi.structural_map(value, (ir.Var, lambda var: own.get(var, var)))
+        indices = store.indices if _is_local(store.buffer) else [moved(i) for i in store.indices]
+        return tirx.BufferStore(store.buffer, value, indices)
 
     def whole(self, lanes: int) -> tirx.Stmt:
         """All steps, in vectors of so many numbers along the lines.
@@ -161,48 +206,6 @@ class _Square:
         body = tirx.For(lane, zero, width, kind.VECTORIZED, body)
         count = tirx.const(LINE // lanes, variable.ty.dtype)
         return with_parts(self.outer, tirx.For(vector, zero, count, kind.SERIAL, body))
-
-
-def _inside(
-    store: tirx.BufferStore, tests: list[ir.Expr], variables: tuple[tirx.Var, tirx.Var]
-) -> tirx.BufferStore | None:
-    """A square's store with the square moved to where all of the tests hold; None if unknown.
-
-    Args:
-        store: of a number of the square.
-        tests: what must hold for it.
-        variables: those of the square, up to its side.
-    """
-    places: dict[tirx.Var, ir.Expr] = {}
-    for test in tests:
-        used = [var for var in variables if uses(test, var)]
-        if not used:
-            continue
-        is_bound = isinstance(test, tirx.LT) and isinstance(test.b, tirx.IntImm)
-        if len(used) > 1 or used[0] in places or not is_bound:
-            return None
-        (var,) = used
-        if not moves_by_one(test.a, var):
-            return None
-        beyond = at_step(test.a, var, tirx.const(LINE, var.ty.dtype)) - test.b
-        places[var] = var - tirx.Max(beyond, tirx.const(0, var.ty.dtype))
-
-    def moved(expr: ir.Expr) -> ir.Expr:
-        return tvm_ffi.structural_map(expr, (ir.Var, lambda var: places.get(var, var)))
-
-    own: dict[tirx.Var, ir.TensorLoad] = {}  # of the square's local, by what stands for it
-
-    def aside(load: ir.TensorLoad) -> ir.Expr:
-        if not _is_local(load.source):
-            return load
-        var = tirx.Var("own", load.ty)
-        own[var] = load
-        return var
-
-    value = moved(tvm_ffi.structural_map(store.value, (ir.TensorLoad, aside)))
-    value = tvm_ffi.structural_map(value, (ir.Var, lambda var: own.get(var, var)))
-    indices = store.indices if _is_local(store.buffer) else [moved(i) for i in store.indices]
-    return tirx.BufferStore(store.buffer, value, indices)
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,10 @@ class _Turn:
             and moves_by_one(lines[0], row)
         )
         return cls(square) if fits else None
+
+    def fits(self, other: _Square) -> bool:
+        """Whether both go over the same edges: else one would move, and the other would not."""
+        return all(map(_is_same, self.square.beyond, reversed(other.beyond)))
 
     @property
     def lanes(self) -> int:
@@ -274,6 +281,12 @@ class _Turn:
             number = tirx.reinterpret(f"bfloat16x{size}", line) if is_bfloat16 else line
             done.append(tirx.BufferStore(copy.buffer, number, at))
         return done
+
+
+def _is_same(left: ir.Expr | None, right: ir.Expr | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return bool(sym.Analyzer().can_prove_equal(left, right))
 
 
 class Values:
