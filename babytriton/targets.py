@@ -48,8 +48,8 @@ class Target:
             ``"gfx90a"``, for ``"cpu"`` an LLVM processor name such as ``"znver4"``. ``None`` takes
             the device that is present; where there is no GPU, these two.
         products: for ``"cuda"``, who computes large matrix products: ``"torch"``, whose library
-            has them; or ``"fused"`` kernels of ours, from ``"sm_80"`` on those of float16 and
-            bfloat16 on tensor cores, with what follows computed before they are stored; or
+            has them; or, from ``"sm_80"`` on, ``"fused"`` kernels of ours those of float16 and
+            bfloat16, on tensor cores, with what follows computed before they are stored; or
             ``"tf32"``, which is ``"fused"`` with float32's on tensor cores too, of whose numbers
             these take ten bits of the mantissa.
 

@@ -17,12 +17,16 @@ from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_one, is_symbolic
 from babytriton.ops.value import Value
+from babytriton.targets import Target
 
 CONVOLUTION = 1 << 15
 """Multiplications from which on torch's library computes a convolution."""
 
 PRODUCT = 1 << 20
 """Multiplications from which on torch's library computes a product on a GPU."""
+
+TENSOR_CORES = 80
+"""The oldest architecture of GPUs for which our kernels have tensor cores."""
 
 FEW = 4
 """How often a GPU's kernel may multiply each number of an operand for the product to be as much
@@ -54,11 +58,21 @@ def is_large_convolution(result: Sequence[int], weight: Sequence[int]) -> bool:
 def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
     """Nothing, where our kernel is as fast for a sum of products, or is asked for.
 
-    Sizes that a call tells are left to torch either way. As :func:`keep_product_on` otherwise.
+    Those that have no tensor cores for ours, and sizes that a call tells, are left to torch either
+    way. As :func:`keep_product_on` otherwise.
     """
     sizes = [n for shape, _ in operands for n in shape]
-    if site.builder.target.products == "torch" or any(map(is_symbolic, sizes)):
+    if site.dtype not in _fused(site.builder.target) or any(map(is_symbolic, sizes)):
         keep_product_on(site.builder.device, site.dtype, *operands)
+
+
+def _fused(target: Target) -> tuple[torch.dtype, ...]:
+    """The dtypes of products that a target asks our kernels for, and which they are fast for."""
+    arch = int("".join(filter(str.isdigit, target.arch or "")) or 0)
+    if target.products == "torch" or arch < TENSOR_CORES:
+        return ()
+    halves = (torch.float16, torch.bfloat16)
+    return halves if target.products == "fused" else (*halves, torch.float32)
 
 
 def keep_product_on(

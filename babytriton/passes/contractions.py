@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
+from babytriton.ops.choice import FEW
 from babytriton.passes.blocks import is_one, uses
 
 
@@ -56,6 +58,38 @@ def factors(body: tirx.Stmt) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     if isinstance(left, ir.TensorLoad) and isinstance(right, ir.TensorLoad):
         return left, right
     return None
+
+
+def has_few_rows(block: s_tir.SBlock) -> bool:
+    """Whether a product multiplies each number of an operand by a few others at most.
+
+    Then it is no more work than reading the other operand.
+    """
+    return any(isinstance(n, int) and n <= FEW for n in _reuses(block))
+
+
+def is_product(block: s_tir.SBlock) -> bool:
+    """Whether the block is a matrix product, which wants a schedule of its own."""
+    return bool(_reuses(block)) and not has_few_rows(block)
+
+
+def _reuses(block: s_tir.SBlock) -> list[int | None]:
+    """How often a product takes each number of an operand; None where a call tells that.
+
+    Of each operand; nothing of what is no sum of products.
+    """
+    kinds = {it.iter_type for it in block.iter_vars}
+    operands = factors(block.body) if tirx.IterVar.CommReduce in kinds else None
+    found: list[int | None] = []
+    for load in operands or ():
+        extents = [
+            it.dom.extent
+            for it in block.iter_vars
+            if it.iter_type == tirx.IterVar.DataPar and not uses(load, it.var)
+        ]
+        known = all(isinstance(n, tirx.IntImm) for n in extents)
+        found.append(math.prod(map(int, extents)) if known else None)
+    return found
 
 
 def without_casts(expr: ir.Expr) -> ir.Expr:

@@ -13,6 +13,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
 from babytriton.passes import cpu, devices, gpu, indices, lines, names
+from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
@@ -145,12 +146,15 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
         return first_fit(kernel, "fused", (rule,), device) is not None
 
     def on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
-        return row_work(blocks, small) is not None
+        return row_work(blocks, small) is not None and not any(map(is_product, blocks))
+
+    def on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+        return is_on_columns(blocks) and not any(map(is_product, blocks))
 
     kinds = (
         Kind(on_rows, partial(accepts, rows)),
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
-        *(Kind(is_on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
+        *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
     return names.named(fuse_kernels(mod, kinds))
 

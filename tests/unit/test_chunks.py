@@ -111,3 +111,20 @@ def test_what_a_condition_guards_stays_under_it() -> None:
     compiled = bt.jit("cpu")(padded).lower(x).compile()
     torch.testing.assert_close(compiled(x), padded(x))
     assert "sin_chunk" not in compiled.source("tir")
+
+
+@pytest.mark.parametrize("large", [1e3, 1e9, float("inf")])
+def test_sines_of_large_arguments_among_small_ones(large: float) -> None:
+    def cosines(x):
+        return torch.cos(torch.cos(torch.exp(x)))
+
+    def sine(x):
+        return torch.exp(torch.sin(torch.abs(x))), torch.sigmoid(torch.cos(1 + torch.rsqrt(x)))
+
+    x = torch.rand(5120) * 3
+    x[3], x[700] = large, 1 / large**2
+    small = x.clone()
+    small[3] = torch.tensor(large).log()
+    torch.testing.assert_close(bt.jit("cpu")(cosines)(small), cosines(small), equal_nan=True)
+    for ours, theirs in zip(bt.jit("cpu")(sine)(x), sine(x)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -214,3 +214,23 @@ def test_a_chain_of_norms_is_not_one_endless_kernel():
     jitted = bt.jit("cpu")(f)
     torch.testing.assert_close(jitted(x).double(), exact(f, x), rtol=1e-4, atol=1e-3)
     assert 1 < kernels(jitted, x) < 20
+
+
+def test_products_are_not_fused_with_others() -> None:
+    def mlp(x, w, v):
+        return torch.relu(x @ w) @ v
+
+    def gated(x, w, v):
+        return F.silu(F.linear(x, w)) * F.linear(x, v)
+
+    args = torch.randn(64, 64), torch.randn(64, 64), torch.randn(64, 64)
+    for fn in (mlp, gated):
+        scheduled = bt.jit("cpu")(fn).lower(*args).schedule()
+        rules = [
+            f.attrs["babytriton.rule"]
+            for f in scheduled.mod.functions.values()
+            if "babytriton.rule" in (f.attrs or {})
+        ]
+        assert rules == ["Matmul", "Matmul"]
+        exact = fn(*(x.double() for x in args)).float()
+        torch.testing.assert_close(scheduled.compile()(*args), exact, rtol=1e-4, atol=1e-3)

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.cpu.formulas import FORMULAS
+from babytriton.passes.cpu.formulas import FORMULAS, SMALL
 from babytriton.passes.cpu.lanes import vectorizes
 from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
@@ -37,10 +37,7 @@ def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     is_short = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < CHUNK
     if is_short or loop.kind not in kinds or loop.annotations or not _innermost(store.value):
         return loop
-    # What a condition guards is not read where it does not hold.
-    if not vectorizes(loop) or any(
-        function_name(c) == "if_then_else" for c in nodes(store, ir.Call)
-    ):
+    if not vectorizes(loop) or _is_better_whole(store):
         return loop
     dtype = loop.loop_var.ty.dtype
     chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
@@ -57,6 +54,21 @@ def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
         body = at_step(store, loop.loop_var, simplify(loop.min + chunks * size) + single)
         done.append(tirx.For(single, zero, rest, tirx.ForKind.SERIAL, body))
     return sequence(done)
+
+
+def _is_better_whole(store: tirx.BufferStore) -> bool:
+    """Whether what a condition guards would be read anyway, or what runs again be overwritten.
+
+    Loops over functions that are shorter of small arguments run again for large ones; TVM may give
+    a function's values the memory of its arguments by then.
+    """
+    calls = nodes(store.value, ir.Call)
+    outer = [call for call in calls if function_name(call) in SMALL and _functions_in(call)]
+    return bool(outer) or any(function_name(call) == "if_then_else" for call in calls)
+
+
+def _functions_in(call: ir.Call) -> list[ir.Call]:
+    return [inner for argument in call.args for inner in _functions(argument)]
 
 
 def _one_by_one(store: tirx.BufferStore, place: tirx.Var) -> list[tirx.Stmt]:
@@ -100,9 +112,8 @@ def _innermost(value: ir.Expr) -> list[ir.Call]:
     """The functions of no other ones' values that others are functions of, each of them once."""
     found: list[ir.Call] = []
     for outer in _functions(value):
-        for call in (call for argument in outer.args for call in _functions(argument)):
-            is_first = not any(_functions(argument) for argument in call.args)
-            if is_first and not any(_is_same(call, other) for other in found):
+        for call in _functions_in(outer):
+            if not _functions_in(call) and not any(_is_same(call, other) for other in found):
                 found.append(call)
     return found
 

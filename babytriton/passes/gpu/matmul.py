@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight import gpu
 from tvm.target import Target
 
-from babytriton.ops.choice import FEW
-from babytriton.passes.blocks import open_kernel, uses
-from babytriton.passes.contractions import factors
+from babytriton.passes.blocks import open_kernel
+from babytriton.passes.contractions import has_few_rows
 from babytriton.passes.gpu.threads import all_bound, check_lowering
 from babytriton.passes.statements import with_parts
 
@@ -34,7 +31,8 @@ class Matmul(gpu.Matmul):
             isinstance(n, tirx.IntImm) for x in func.params for n in getattr(x, "shape", ())
         ):
             return None
-        if has_few_rows(func):
+        kernel = open_kernel(func)
+        if kernel is None or any(has_few_rows(kernel[0].get(x.block_rv)) for x in kernel[1]):
             return None
         # It loads in vectors, and TVM prints a vector of bools as one of another type.
         if any(str(getattr(param, "dtype", "")) == "bool" for param in func.params):
@@ -58,25 +56,3 @@ def _number_by_number(sch: s_tir.Schedule) -> s_tir.Schedule:
 
     func = sch.mod["main"]
     return s_tir.Schedule(func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, plain))))
-
-
-def has_few_rows(func: tirx.PrimFunc) -> bool:
-    """Whether each number of an operand is multiplied by a few others at most."""
-    kernel = open_kernel(func)
-    if kernel is None:
-        return False
-    sch, infos = kernel
-    for info in infos:
-        operands = factors(sch.get(info.block_rv).body) if info.is_reduction() else None
-        if operands is None:
-            continue
-        axes = [
-            (it.var, axis.dom)
-            for it, axis in zip(sch.get(info.block_rv).iter_vars, info.iters)
-            if axis.kind == "S"
-        ]
-        for load in operands:
-            missing = [dom for var, dom in axes if not uses(load, var)]
-            if all(isinstance(n, int) for n in missing) and math.prod(missing) <= FEW:
-                return True
-    return False

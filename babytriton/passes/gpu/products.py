@@ -55,14 +55,14 @@ class Product:
     Attributes:
         points: the axes of the results, in order.
         batch: those that both operands have.
-        depth: the reduced axis.
+        depth: the reduced axes, the last of which an operand lies along, if any does.
         left, right: the operands: the second has the last of the results' axes.
         sums: what holds the results.
     """
 
     points: tuple[Axis, ...]
     batch: tuple[Axis, ...]
-    depth: Axis
+    depth: tuple[Axis, ...]
     left: Operand
     right: Operand
     sums: tirx.Var
@@ -82,7 +82,7 @@ class Product:
         points = tuple((var, n) for var, n, kind in axes if kind == "S" and n > 1)
         reduced = [(var, n) for var, n, kind in axes if kind == "R" and n > 1]
         dtype = str(loads[0].source.ty.dtype)
-        if len(reduced) != 1 or not points or dtype not in dtypes:
+        if not reduced or not points or dtype not in dtypes:
             return None
         if str(loads[1].source.ty.dtype) != dtype:
             return None
@@ -92,19 +92,26 @@ class Product:
         lines = [tuple(axis for axis in part if axis not in batch) for part in own]
         if not all(lines) or len(own[0]) + len(own[1]) - len(batch) != len(points):
             return None
-        operands = [_operand(x, part, reduced[0]) for x, part in zip((left, right), lines)]
-        if operands[0] is None or operands[1] is None:
-            return None
-        return cls(points, batch, reduced[0], operands[0], operands[1], written(sch, info))
+        for depth in _orders(reduced):
+            first, second = (_operand(x, part, depth[-1]) for x, part in zip((left, right), lines))
+            if first is not None and second is not None:
+                return cls(points, batch, depth, first, second, written(sch, info))
+        return None
+
+
+def _orders(axes: Sequence[Axis]) -> list[tuple[Axis, ...]]:
+    """The axes with each of them as the last, in their own order first."""
+    return [(*(axis for axis in axes if axis is not last), last) for last in reversed(axes)]
 
 
 def _operand(load: ir.TensorLoad, lines: tuple[Axis, ...], depth: Axis) -> Operand | None:
-    """An operand, if its numbers lie beside each other along the reduced axis or the last line."""
+    """An operand, if its numbers lie beside each other along a reduced axis or an axis of lines."""
     if nodes(list(load.indices), ir.TensorLoad) or nodes(list(load.indices), ir.Call):
         return None
     place = offset(load.source, list(load.indices))
     simplify = sym.Analyzer().simplify
-    for (var, extent), is_along in ((depth, True), (lines[-1], False)):
+    for order in ((), *_orders(lines)):
+        var, extent = order[-1] if order else depth
         first = simplify(at_point(place, {var: number(0)}))
         if not tvm_ffi.structural_equal(simplify(place - first), var):
             continue
@@ -112,7 +119,7 @@ def _operand(load: ir.TensorLoad, lines: tuple[Axis, ...], depth: Axis) -> Opera
         found = sym.Analyzer().modular_set(first)
         while any(int(n) % width for n in (extent, found.coeff, found.base)):
             width //= 2
-        return Operand(load, lines, points_of(lines), is_along, width)
+        return Operand(load, order or lines, points_of(lines), not order, width)
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tvm import ir, sym, tirx
 
 from babytriton.ops.cuda_code import defined
-from babytriton.passes.gpu.products import Operand, Product, at_point
+from babytriton.passes.gpu.products import Operand, Product, at_point, points_of
 from babytriton.passes.gpu.program import split
 from babytriton.passes.gpu.writer import Statements
 from babytriton.passes.gpu.writing import (
@@ -87,13 +87,13 @@ class Staged:
         self, thread: ir.Expr, first: ir.Expr, step: ir.Expr, batch: dict[tirx.Var, ir.Expr]
     ) -> Statements:
         """A tile, from memory to registers; zeros for what is not there."""
-        operand, (depth_var, depth) = self._operand, self._product.depth
-        width = operand.width
+        operand, axes = self._operand, self._product.depth
+        width, depth = operand.width, points_of(axes)
 
         def one(n: ir.Expr) -> Statements:
             line, along = self._place(thread, n)
             line, along = first + line, step * number(self.depth) + along
-            at = {**batch, **split(line, operand.lines), depth_var: along}
+            at = {**batch, **split(line, operand.lines), **split(along, axes)}
             place = offset(operand.load.source, list(operand.load.indices))
             place = sym.Analyzer().simplify(at_point(place, at))
             is_there = both(
@@ -171,9 +171,9 @@ class Staged:
         return called(self._load, (to, place), (self._shared, self._base(step) + source))
 
 
-def digit(thread: ir.Expr, value: int, count: int) -> ir.Expr:
-    """A digit of a thread's number, of which there are so many, and one of which is so much."""
-    return tirx.floormod(tirx.floordiv(thread, number(value)), number(count))
+def digit(index: ir.Expr, value: int, count: int) -> ir.Expr:
+    """A digit of a number, of which there are so many, and one of which is so much."""
+    return tirx.floormod(tirx.floordiv(index, number(value)), number(count))
 
 
 BARRIER = tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))

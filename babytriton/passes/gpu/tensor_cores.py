@@ -15,9 +15,10 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.choice import TENSOR_CORES
 from babytriton.ops.cuda_code import defined
 from babytriton.passes.blocks import inline_cheap, open_kernel
-from babytriton.passes.gpu.matmul import has_few_rows
+from babytriton.passes.contractions import has_few_rows
 from babytriton.passes.gpu.products import Product, Result, at_point, points_of, results_of
 from babytriton.passes.gpu.program import split
 from babytriton.passes.gpu.staging import (
@@ -49,9 +50,6 @@ from babytriton.passes.gpu.writing import (
     written_out,
 )
 from babytriton.passes.nests import offset
-
-# The oldest architecture with such instructions.
-OLDEST = 80
 
 # Thread blocks that fill a GPU.
 BLOCKS = 108
@@ -100,10 +98,14 @@ class TensorCores(ScheduleRule):
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         kernel = open_kernel(func)
         arch = int("".join(filter(str.isdigit, str(target.attrs.get("arch", "sm_0")))))
-        if kernel is None or arch < OLDEST or has_few_rows(func):
+        if kernel is None or arch < TENSOR_CORES:
             return None
         sch, infos = kernel
-        infos = inline_cheap(sch, infos, keep_for=[i for i in infos if i.is_reduction()])
+        products = [info for info in infos if info.is_reduction()]
+        if any(has_few_rows(sch.get(info.block_rv)) for info in products):
+            return None
+        # Whatever follows takes less than the product of which it is.
+        infos = inline_cheap(sch, infos, repeat_calls=True, keep_for=products)
         if not infos or not infos[0].is_reduction():
             return None
         found = Product.of(sch, infos[0], self._dtypes)
@@ -127,8 +129,8 @@ class Writer:
         self._product, self._results = product, results
         lengths = product.left.length, product.right.length
         self._batches = points_of(product.batch)
-        large = LARGE.blocks(*lengths) * self._batches
-        self._tile = LARGE if large >= BLOCKS else SMALL
+        is_large = LARGE.blocks(*lengths) * self._batches >= BLOCKS and min(lengths) > SMALL.rows
+        self._tile = LARGE if is_large else SMALL
         tile, item = self._tile, item_bytes(product.left.dtype)
         self._step = DEPTH // item  # of an instruction along the reduced axis
         self._down = tile.rows // tile.down // ROWS  # instructions of a warp, one below the other
@@ -147,27 +149,26 @@ class Writer:
 
     def kernel(self) -> tirx.Stmt:
         """A tile of results for each block of threads."""
-        tile = self._tile
-        extents: dict[str, int | ir.Expr] = (
-            {"blockIdx.z": self._batches} if self._batches > 1 else {}
-        )
-        extents |= {
-            "blockIdx.y": -(-self._product.left.length // tile.rows),
-            "blockIdx.x": -(-self._product.right.length // tile.columns),
-            "threadIdx.x": tile.threads,
-        }
+        blocks = self._tile.blocks(self._product.left.length, self._product.right.length)
+        extents = {"blockIdx.x": self._batches * blocks, "threadIdx.x": self._tile.threads}
         return launched(extents, self._thread)
 
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
-        thread, tile = ids["threadIdx.x"], self._tile
-        batch = split(ids.get("blockIdx.z", number(0)), self._product.batch)
-        first = ids["blockIdx.y"] * number(tile.rows), ids["blockIdx.x"] * number(tile.columns)
+        thread, tile, block = ids["threadIdx.x"], self._tile, ids["blockIdx.x"]
+        # Along x alone: CUDA has few blocks along the others.
+        across = -(-self._product.right.length // tile.columns)
+        down = -(-self._product.left.length // tile.rows)
+        batch = split(tirx.floordiv(block, number(across * down)), self._product.batch)
+        first = (
+            digit(block, across, down) * number(tile.rows),
+            tirx.floormod(block, number(across)) * number(tile.columns),
+        )
         own = (
             digit(thread, WARP * tile.across, tile.down) * number(self._down * ROWS),
             digit(thread, WARP, tile.across) * number(self._across * COLUMNS),
         )
         left, right = self._left, self._right
-        steps = -(-self._product.depth[1] // left.depth)
+        steps = -(-points_of(self._product.depth) // left.depth)
 
         def fetch(step: ir.Expr) -> Statements:
             return [

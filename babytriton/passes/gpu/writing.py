@@ -61,7 +61,10 @@ def shared(shape: int, dtype: str, name: str) -> tirx.Var:
 
 
 def kept_whole(buffers: Sequence[tirx.Var]) -> list[tirx.Stmt]:
-    """Mentions of buffers of which TVM does not see all accesses: it leaves them as they are."""
+    """Mentions of buffers of which TVM does not see all accesses: it leaves them as they are.
+
+    They go when TVM has laid memory out: :func:`without_mentions`.
+    """
     return [tirx.Evaluate(buffer.data) for buffer in buffers]
 
 
