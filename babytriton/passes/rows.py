@@ -108,7 +108,7 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
     """Whether all blocks reduce the same columns, or do what comes before or after that.
 
     Before it, point by point of what is reduced; after it, point by point of the results. All of
-    a tensor is a column, too.
+    a tensor is a column, too, if it is gone through in the order in which it lies in memory.
     """
     reductions = [block for block in blocks if is_reduction(block)]
     if not reductions:
@@ -131,7 +131,27 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
             done.update(region.source for region in block.writes)
         else:
             fits = stores_points(block) and sorted(map(str, spatial(block))) == points
-        if not fits:
+        if not fits or not (columns or _reads_in_order(block)):
+            return False
+    return True
+
+
+def _reads_in_order(block: s_tir.SBlock) -> bool:
+    """Whether the block's points, in order, read numbers that lie one behind the other.
+
+    Or single numbers.
+    """
+    axes = [(it.var, _extent(it)) for it in block.iter_vars if not is_one(_extent(it))]
+    for load in nodes(block.body, ir.TensorLoad):
+        indices = without_unit_axes(load.source, load.indices)
+        sizes = [n for n in load.source.shape if not (isinstance(n, tirx.IntImm) and int(n) == 1)]
+        if not indices:
+            continue
+        if len(indices) != len(axes) or not all(
+            i.same_as(var) for i, (var, _) in zip(indices, axes)
+        ):
+            return False
+        if not same_extents(list(sizes), [extent for _, extent in axes]):
             return False
     return True
 

@@ -128,6 +128,35 @@ def test_parts_of_tensors(shape: tuple[int, int]) -> None:
     check(stored, values((200, rows)), y)
 
 
+@pytest.mark.parametrize("rows", [3, 5, 15, 16])
+def test_parts_of_few_lines(rows: int) -> None:
+    check(lambda x, y: torch.cat([x.t(), y], 1), values((rows, 4000)), values((4000, 30)))
+
+
+@pytest.mark.parametrize("shape", [(1000, 8, 8), (300, 15, 17), (300, 17, 15), (4096, 3, 16)])
+def test_small_matrices(shape: tuple[int, int, int]) -> None:
+    check(lambda x: x.transpose(1, 2).contiguous(), values(shape))
+
+
+def test_sums_across_lines_lose_no_digits() -> None:
+    def total(x, y):
+        return (x.t() * y).sum()
+
+    def mean(x):
+        return torch.exp(x.t()).mean()
+
+    def flipped(x):
+        return (x * x.flip(1)).sum()
+
+    def variation(x):
+        return (x[:, 1:] - x[:, :-1]).abs().mean()
+
+    x, y = torch.rand(1200, 1200), torch.rand(1200, 1200)
+    for fn, args in ((total, (x, y)), (mean, (x,)), (flipped, (x,)), (variation, (x,))):
+        exact = fn(*(value.double() for value in args)).float()
+        torch.testing.assert_close(bt.jit("cpu")(fn)(*args), exact, rtol=1e-6, atol=0)
+
+
 def test_several_results() -> None:
     def several(x):
         y = x.t()

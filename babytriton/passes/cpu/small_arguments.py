@@ -2,7 +2,8 @@
 
 Such a loop runs by the formulas for small ones, and notes whether an argument was too large for
 them; if one was, it runs again by those for all arguments. A loop in parallel does so piece by
-piece. Running again changes nothing, as no parameters share memory: calls refuse those that do.
+piece. Running again changes nothing, as no parameters share memory: calls refuse those that do. Of
+locals, none of which such a loop reads, TVM may give one the memory of another.
 """
 
 from __future__ import annotations

@@ -43,8 +43,13 @@ def tile_transpose(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> s_tir.
     loops = sch.get_loops(block)
     turned = _turned_reads(sch, info, across)
     others = [loop for n, loop in enumerate(loops[:-1]) if n != across]
-    rows, row, i = sch.split(loops[across], [None, SQUARES, LINE])
-    columns, column, j = sch.split(loops[-1], [None, SQUARES, LINE])
+    squares = [SQUARES if turned else 1] * 2
+    for n, axis in enumerate((across, -1)):
+        side = info.iters[axis].dom
+        if isinstance(side, int):  # no more than there are
+            squares[n] = min(squares[n], -(-side // LINE))
+    rows, row, i = sch.split(loops[across], [None, squares[0], LINE])
+    columns, column, j = sch.split(loops[-1], [None, squares[1], LINE])
     sch.reorder(*others, rows, columns, row, column, i, j)
     for read, place in turned:
         copy = sch.cache_read(block, read, "local")
