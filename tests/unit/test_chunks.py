@@ -13,6 +13,11 @@ import babytriton as bt
 SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-42, -1e-42, 88.0, -104.0, 3e38)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_each_time() -> None:
+    torch.manual_seed(0)
+
+
 def mish(x):
     return x * torch.tanh(torch.log(1 + torch.exp(x)))
 

@@ -25,6 +25,11 @@ HALVES = (torch.float16, torch.bfloat16)
 Function = Callable[..., Any]
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_each_time() -> None:
+    torch.manual_seed(0)
+
+
 def numbers(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return (torch.randn(shape) / 2).to(dtype)
 

@@ -18,6 +18,11 @@ DTYPES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_each_time() -> None:
+    torch.manual_seed(0)
+
+
 def values(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     if dtype == torch.bool:
         return torch.rand(shape) < 0.5
