@@ -234,3 +234,15 @@ def test_products_are_not_fused_with_others() -> None:
         assert rules == ["Matmul", "Matmul"]
         exact = fn(*(x.double() for x in args)).float()
         torch.testing.assert_close(scheduled.compile()(*args), exact, rtol=1e-4, atol=1e-3)
+
+
+def test_a_loss_keeps_nothing_in_between() -> None:
+    def huber(x, y):
+        d = torch.abs(x - y)
+        return torch.where(d < 1, 0.5 * d * d, d - 0.5).mean()
+
+    x, y = torch.randn(999, 1003), torch.randn(999, 1003)
+    compiled = bt.jit("cpu")(huber).lower(x, y).compile()
+    assert compiled.kernels == ("huber_kernel",)
+    assert compiled.source("tir").count("T.parallel") == 1
+    torch.testing.assert_close(compiled(x, y), huber(x.double(), y.double()).float())

@@ -9,7 +9,7 @@ first cache when the outer ones need them.
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL
@@ -34,8 +34,10 @@ def in_chunks(stmt: tirx.Stmt) -> tirx.Stmt:
 
 def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    is_short = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < CHUNK
-    if is_short or loop.kind not in kinds or loop.annotations or not _innermost(store.value):
+    if loop.kind not in kinds or loop.annotations or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    chunks, rest = divmod(int(loop.extent), CHUNK)
+    if not chunks or not _innermost(store.value):
         return loop
     if not vectorizes(loop) or _is_better_whole(store):
         return loop
@@ -43,16 +45,13 @@ def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
     zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
     at = at_step(store, loop.loop_var, loop.min + chunk * size + place)
-    simplify = sym.Analyzer().simplify
-    chunks = simplify(tirx.floordiv(loop.extent, size))
-    rest = simplify(tirx.floormod(loop.extent, size))
-    done: list[tirx.Stmt] = [
-        tirx.For(chunk, zero, chunks, loop.kind, sequence(_one_by_one(at, place)))
-    ]
-    if not (isinstance(rest, tirx.IntImm) and int(rest) == 0):
+    inner = sequence(_one_by_one(at, place))
+    done: list[tirx.Stmt] = [tirx.For(chunk, zero, tirx.const(chunks, dtype), loop.kind, inner)]
+    if rest:
         single = tirx.Var(loop.loop_var.name, dtype)
-        body = at_step(store, loop.loop_var, simplify(loop.min + chunks * size) + single)
-        done.append(tirx.For(single, zero, rest, tirx.ForKind.SERIAL, body))
+        body = at_step(store, loop.loop_var, loop.min + tirx.const(chunks * CHUNK, dtype) + single)
+        extent = tirx.const(rest, dtype)
+        done.append(tirx.For(single, zero, extent, tirx.ForKind.SERIAL, body))
     return sequence(done)
 
 
