@@ -22,7 +22,7 @@ from babytriton.runtime import interop
 from babytriton.runtime.direct import LARGE, DirectLauncher
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.shortcuts import Shortcut, like, sizes_fit
+from babytriton.runtime.shortcuts import Shortcut, Sizes, like
 from babytriton.types import Dim
 
 
@@ -179,8 +179,7 @@ class Runner:
         admits = self._admits(arguments, guards, leaves)
         if admits is None or len(order) + len(calls) < len(inputs):
             return None
-        is_first = self._result == Output(0) and not (calls and self._sizes)
-        if isinstance(self._launcher, DirectLauncher) and is_first:
+        if isinstance(self._launcher, DirectLauncher) and self._result == Output(0):
             return Shortcut(admits, self._launcher.of_arguments(order, len(arguments)))
         if self._sizes is not None and _has_sizes(self._result):
             return None
@@ -201,13 +200,11 @@ class Runner:
         specs = zip(leaves, self._signature.leaves())
         shapes = {i: leaf.spec.type.shape for i, leaf in specs if isinstance(leaf.spec, TensorSpec)}
         vary = {i: shape for i, shape in shapes.items() if any(isinstance(n, Dim) for n in shape)}
-        alike = like(arguments, guards, vary)
-        if alike is None or not vary:
+        if not vary:
             return None
         conditions = self._sizes.conditions
         hold = conditions.hold if conditions.each else None
-        fit = sizes_fit(vary, len(arguments), SMALLEST, hold)
-        return lambda *given: alike(*given) and fit(*given)
+        return like(arguments, guards, Sizes(vary, SMALLEST, hold))
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""

@@ -1,14 +1,17 @@
 """What is left to torch, because its libraries compute it faster than our kernels.
 
-On the CPU these are convolutions; what was measured is told in docs/performance.md. On GPUs they
-are large products too: those are what cuBLAS, cuDNN and torch's attention have tensor cores for.
-There a target may ask for our own products. `compiled.fallbacks` lists what was left to torch.
+On the CPU these are convolutions, products of bfloat16 where the processor has instructions for
+them, and products of which a call tells more than how many rows there are (measurements are in
+docs/performance.md). On GPUs they are large products too: those are what cuBLAS, cuDNN and torch's
+attention have tensor cores for. There a target may ask for our own products. `compiled.fallbacks`
+lists what was left to torch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,9 +31,9 @@ PRODUCT = 1 << 20
 TENSOR_CORES = 80
 """The oldest architecture of GPUs for which our kernels have tensor cores."""
 
-FEW = 4
-"""How often a GPU's kernel may multiply each number of an operand for the product to be as much
-work as reading that operand: a matrix by a vector or a few."""
+FEW, FEW_ON_CPU = 4, 8
+"""How often a kernel may multiply each number of an operand for the product to be as much work as
+reading that operand: a matrix by a vector or a few."""
 
 
 def keep_convolution(site: Site, input: Value, weight: Value) -> None:
@@ -39,9 +42,10 @@ def keep_convolution(site: Site, input: Value, weight: Value) -> None:
     Raises:
         Unsupported: torch's library is faster.
     """
-    known = (torch.float32, torch.float64)
     device = site.builder.device.type
-    if device not in ("cpu", "cuda") or (device == "cpu" and input.meta.dtype not in known):
+    if device not in ("cpu", "cuda"):
+        return
+    if device == "cpu" and not _torch_is_fast_for(input.meta.dtype):
         return
     sizes = [*site.shape, *weight.meta.shape[1:], *input.meta.shape]
     if any(is_symbolic(size) for size in sizes):
@@ -55,7 +59,9 @@ def is_large_convolution(result: Sequence[int], weight: Sequence[int]) -> bool:
     return math.prod([*result, *weight[1:]]) >= CONVOLUTION
 
 
-def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
+def keep_product(
+    site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]], result: Sequence[Hashable]
+) -> None:
     """Nothing, where our kernel is as fast for a sum of products, or is asked for.
 
     Those that have no tensor cores for ours, and sizes that a call tells, are left to torch either
@@ -63,7 +69,7 @@ def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]
     """
     sizes = [n for shape, _ in operands for n in shape]
     if site.dtype not in _fused(site.builder.target) or any(map(is_symbolic, sizes)):
-        keep_product_on(site.builder.device, site.dtype, *operands)
+        keep_product_on(site.builder.device, site.dtype, *operands, result=result)
 
 
 def _fused(target: Target) -> tuple[torch.dtype, ...]:
@@ -79,6 +85,7 @@ def keep_product_on(
     device: torch.device,
     dtype: torch.dtype,
     *operands: tuple[Sequence[Any], Sequence[Hashable]],
+    result: Sequence[Hashable] = (),
 ) -> None:
     """Nothing, where our kernel is as fast for a sum of products.
 
@@ -86,25 +93,59 @@ def keep_product_on(
         device: it runs on.
         dtype: of it.
         operands: the sizes of each, and labels of its axes; an axis of size 1 broadcasts.
+        result: labels of its axes, if it is a kernel by itself.
 
     Raises:
         Unsupported: torch's library is faster.
     """
-    if device.type != "cuda" or not dtype.is_floating_point:
+    if device.type not in ("cpu", "cuda") or not dtype.is_floating_point:
         return
+    on_cpu = device.type == "cpu"
     sizes: dict[Hashable, Any] = {}
     for shape, labels in operands:
         sizes |= {label: n for label, n in zip(labels, shape) if not is_one(n)}
+    few = FEW_ON_CPU if on_cpu else FEW
     for shape, labels in operands:
         own = [label for label, n in zip(labels, shape) if not is_one(n)]
-        if _is_below([n for label, n in sizes.items() if label not in own], FEW + 1):
+        if _is_below([n for label, n in sizes.items() if label not in own], few + 1):
             return
-    if any(is_symbolic(n) for n in sizes.values()):
+    is_known = not any(is_symbolic(n) for n in sizes.values())
+    if not on_cpu and not is_known:
         raise Unsupported(
             "torch's library has tensor cores for products, and this may be a large one"
         )
-    if not _is_below(list(sizes.values()), PRODUCT):
+    if not on_cpu and not _is_below(list(sizes.values()), PRODUCT):
         raise Unsupported("torch's library has tensor cores for a product of this size")
+    if not on_cpu or not _torch_is_fast_for(dtype):
+        return
+    if dtype == torch.bfloat16:
+        raise Unsupported("torch's library has the processor multiply bfloat16")
+    if not is_known and not _is_of_known_columns(operands, result):
+        raise Unsupported("torch's library is faster for a product of sizes that a call tells")
+
+
+def _is_of_known_columns(
+    operands: Sequence[tuple[Sequence[Any], Sequence[Hashable]]], result: Sequence[Hashable]
+) -> bool:
+    """Whether a call tells no more than how many rows are multiplied by an operand's columns."""
+    if not result:
+        return False
+    told = {x for shape, labels in operands for n, x in zip(shape, labels) if is_symbolic(n)}
+    holders = [labels for _, labels in operands if result[-1] in labels]
+    return len(holders) == 1 and told.issubset(result) and told.isdisjoint(holders[0])
+
+
+def _torch_is_fast_for(dtype: torch.dtype) -> bool:
+    """Whether torch's libraries multiply numbers of a dtype in vectors on this processor."""
+    if dtype == torch.bfloat16:
+        return multiplies_bfloat16()
+    return dtype in (torch.float32, torch.float64)
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for products of bfloat16, which LLVM makes none of."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _is_below(sizes: Sequence[Any], limit: int) -> bool:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled
 
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import Scalar, Value, map_values, values_in
-from babytriton.types import Dim, TensorType
+from babytriton.types import Dim, Size, TensorType
 
 TORCH_CALL = "babytriton.torch_call"
 """Packed function, registered by the runtime: its first argument, applied to the others."""
@@ -68,18 +67,20 @@ class TorchCall:
         Raises:
             RuntimeError: torch gives another type than the program was compiled for.
         """
-        if is_autocast_enabled("cpu") or is_autocast_enabled("cuda"):
+        if torch._C._is_any_autocast_enabled():
             # What autocast casts was cast when the program was compiled.
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 return self(given)
         if self._rest is not None:
-            result = self.fn(*given, *self._rest, **self.kwargs)
+            result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
         else:
             result = apply(self.fn, *self._filled(given))
         found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
-        for tensor, (shape, dtype) in zip(found, self._expected):
+        for tensor, (sizes, dtype) in zip(found, self._expected):
+            shape = tuple([given[n] if is_told else n for n, is_told in sizes])
             if tensor.shape != shape or tensor.dtype != dtype:
-                self._require(tensor, TensorType(shape, dtype), given)
+                ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
+                raise RuntimeError(f"torch gave {ours} where {expected} was expected")
         return found
 
     def _filled(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -97,17 +98,13 @@ class TorchCall:
     def _size(self, given: Sequence[Any], dim: Dim) -> int:
         return int(given[self.sizes.index(dim.name)])
 
-    def _require(self, tensor: torch.Tensor, type: TensorType, given: Sequence[Any]) -> None:
-        """Refuse a result of another type, once the sizes in that are known."""
-        expected = replace(type, shape=map_leaves(type.shape, Dim, partial(self._size, given)))
-        ours = TensorType.of(tensor)
-        if ours != expected:
-            raise RuntimeError(f"torch gave {ours} where {expected} was expected")
-
     @cached_property
-    def _expected(self) -> list[tuple[Any, torch.dtype]]:
-        """The shape and dtype of each result."""
-        return [(type.shape, type.dtype) for type in self.results]
+    def _expected(self) -> list[tuple[list[tuple[int, bool]], torch.dtype]]:
+        """The sizes and dtype of each result; a size that a call tells by its number."""
+        return [([self._size_of(size) for size in type.shape], type.dtype) for type in self.results]
+
+    def _size_of(self, size: Size) -> tuple[int, bool]:
+        return (self.sizes.index(size.name), True) if isinstance(size, Dim) else (int(size), False)
 
     @cached_property
     def _rest(self) -> tuple[Any, ...] | None:
@@ -122,4 +119,4 @@ class TorchCall:
         rest = (self.args[leading:], dict(self.kwargs))
         lists = [x for x in (*rest[0], *rest[1].values()) if isinstance(x, (list, dict))]
         others = lists or values_in(rest) or leaves_in(rest, Dim)
-        return None if others or self.sizes or not callable(self.fn) else rest[0]
+        return None if others or not callable(self.fn) else rest[0]

@@ -14,12 +14,26 @@ from babytriton.passes.blocks import is_one, uses
 
 @dataclass(frozen=True)
 class Contraction:
-    """A block `out[..., i, ..., j] += a[... i ...] * b[... j ...]`, by its axes."""
+    """A block `out[..., i, ..., j] += a[... i ...] * b[... j ...]`, by its axes.
+
+    A call may tell all sizes but those of j and of what is summed up.
+    """
 
     info: SBlockInfo
     row: int  # The axis i: one that only the first operand has.
     column: int  # The axis j: the last spatial one, that only the other operand has.
     other: int  # Which read is that other operand.
+
+    @property
+    def height(self) -> int | None:
+        """How many rows there are; None where a call tells."""
+        size = self.info.iters[self.row].dom
+        return size if isinstance(size, int) else None
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return int(self.info.iters[self.column].dom)
 
 
 def contraction(sch: s_tir.Schedule, info: SBlockInfo) -> Contraction | None:
@@ -28,13 +42,15 @@ def contraction(sch: s_tir.Schedule, info: SBlockInfo) -> Contraction | None:
     operands = factors(block.body)
     if operands is None or set(info.dom_kind()) != {"S", "R"}:
         return None
-    if not all(isinstance(it.dom, int) for it in info.iters):
+    if not all(isinstance(it.dom, int) for it in info.iters if it.kind == "R"):
         return None
     variables = [it.var for it in block.iter_vars]
     spatial = [axis for axis, it in enumerate(info.iters) if it.kind == "S" and not is_one(it.dom)]
     if len(spatial) < 2 or operands[0].source.same_as(operands[1].source):
         return None
     column = spatial[-1]
+    if not isinstance(info.iters[column].dom, int):
+        return None
     holders = [n for n, load in enumerate(operands) if uses(load, variables[column])]
     if len(holders) != 1:
         return None

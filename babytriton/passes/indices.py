@@ -45,11 +45,23 @@ def _divisions(root: Any) -> list[ir.Expr]:
 
 
 def _is_mistaken(division: ir.Expr) -> bool:
-    """Whether it is of what another one and a sum with a number are part of."""
-    dividend = division.a
+    """Whether it is of what another one and a sum with a number are part of, divisors aside."""
+    dividend = tvm_ffi.structural_map(
+        division.a,
+        [
+            (tirx.FloorDiv, lambda inner: type(inner)(inner.a, _divisor(inner))),
+            (tirx.FloorMod, lambda inner: type(inner)(inner.a, _divisor(inner))),
+        ],
+    )
     sums = [*nodes(dividend, tirx.Add), *nodes(dividend, tirx.Sub)]
     numbers = [part for each in sums for part in (each.a, each.b) if isinstance(part, tirx.IntImm)]
     return bool(numbers) and bool(_divisions(dividend))
+
+
+def _divisor(division: ir.Expr) -> ir.Expr:
+    """What it divides by, or a name for it."""
+    divisor = division.b
+    return divisor if isinstance(divisor, tirx.IntImm) else tirx.Var("size", divisor.ty.dtype)
 
 
 def _opaque(index: ir.Expr) -> ir.Expr:

@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
 from babytriton.plan import Launch, Plan
-from babytriton.runtime.interop import contiguous_results, on_device
+from babytriton.runtime.interop import contiguous_results, on_device, packed
 
 # As torch.compile's own code allocates; not in torch's stubs.
 _empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
@@ -59,7 +59,9 @@ class DirectLauncher:
         for output in program.allocations:
             self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
         for number, call in calls.items():
-            self._globals[f"call_{program.parameters[number]}"] = contiguous_results(call)
+            name = program.parameters[number]
+            self._globals[f"call_{name}"] = contiguous_results(call)
+            self._globals[name] = packed(call)  # as a virtual machine takes it
         self._run = self._function(program.parameters, _list(program.results))
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
@@ -123,8 +125,13 @@ class DirectLauncher:
     def _sizes(self, part: str) -> Iterator[str]:
         """Lines that read sizes, and see to it that they are not too large."""
         program = self._program
+        shapes: dict[str, str] = {}
         for name, tensor, axis in program.sizes:
-            yield f"{name} = {tensor}.shape[{axis}]"
+            # A look at a tensor's shape makes an object: there is one for each.
+            if tensor not in shapes:
+                shapes[tensor] = f"shape_{len(shapes)}"
+                yield f"{shapes[tensor]} = {tensor}.shape"
+            yield f"{name} = {shapes[tensor]}[{axis}]"
         if not self._is_never_large:
             yield f"if {program.bytes} >= {LARGE}:"
             yield f"    return large({_list(program.parameters)}){part}"

@@ -30,10 +30,25 @@ class Shortcut:
     run: Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What a program with symbolic sizes asks of a call's.
+
+    Attributes:
+        shapes: of the tensors that have such sizes, by argument.
+        smallest: that a symbolic size may be.
+        hold: whether conditions hold of the sizes by name; None without any.
+    """
+
+    shapes: Mapping[int, tuple[Size, ...]]
+    smallest: int
+    hold: Callable[[Mapping[str, int]], bool] | None
+
+
 def like(
     given: Sequence[Any],
     conditions: Sequence[Callable[[], bool]] = (),
-    symbolic: Mapping[int, tuple[Size, ...]] | None = None,
+    symbolic: Sizes | None = None,
 ) -> Callable[..., bool] | None:
     """Whether arguments are as the given ones, but for the numbers in tensors and other floats.
 
@@ -43,8 +58,7 @@ def like(
     Args:
         given: the arguments of a call.
         conditions: what else must hold.
-        symbolic: the shapes of those tensors whose sizes may be others. It is not looked at
-            whether these sizes go together.
+        symbolic: what is asked of those sizes that may be others.
     """
     tensors = [i for i, x in enumerate(given) if isinstance(x, torch.Tensor)]
     every = [given[i] for i in tensors]
@@ -59,7 +73,7 @@ def like(
         return None
     if any(kind not in _VALUES for _, kind, _ in values):
         return None
-    vary = symbolic or {}
+    vary = symbolic.shapes if symbolic is not None else {}
     sizes: list[Any] = [_fixed(vary.get(i, given[i].shape)) for i in tensors]
     # Strides follow from sizes where a tensor is contiguous, which is asked apart.
     strides: list[Any] = [
@@ -71,18 +85,27 @@ def like(
     on_gpu = [i for i in tensors if given[i].is_cuda]
     if not values and not on_gpu and not conditions and not vary:
         return check
-
-    def admits(*others: Any) -> bool:
-        for i, kind, value in values:
-            other = others[i]
-            # A float is an argument of the kernel; other values are part of the program.
-            if type(other) is not kind or (kind is not float and other != value):
-                return False
-        aligned = not any(others[i].data_ptr() % ALIGNMENT for i in on_gpu)
-        fits = aligned and check(*[others[i] for i in tensors])
-        contiguous = fits and all(others[i].is_contiguous() for i in vary)
-        return contiguous and all(condition() for condition in conditions)
-
+    known: dict[str, Any] = {"check": check}
+    tests = []
+    for i, kind, value in values:
+        known |= {f"type_{i}": kind, f"value_{i}": value}
+        tests.append(f"type(x{i}) is type_{i}")
+        # A float is an argument of the kernel; other values are part of the program.
+        if kind is not float:
+            tests.append(f"x{i} == value_{i}")
+    tests.append(f"check({', '.join(f'x{i}' for i in tensors)})")
+    tests += [f"x{i}.data_ptr() % {ALIGNMENT} == 0" for i in on_gpu]
+    if symbolic is not None:
+        known["hold"] = symbolic.hold
+        tests += [f"x{i}.is_contiguous()" for i in vary]
+        tests += _sizes_fit(symbolic)
+    for number, condition in enumerate(conditions):
+        known[f"condition_{number}"] = condition
+        tests.append(f"condition_{number}()")
+    # A call of Python's for each argument would take longer than a small kernel.
+    arguments = ", ".join(f"x{i}" for i in range(len(given)))
+    exec(f"def admits({arguments}):\n    return {' and '.join(tests)}", known)
+    admits: Callable[..., bool] = known["admits"]
     return admits
 
 
@@ -90,38 +113,23 @@ def _fixed(shape: Sequence[Size]) -> list[int | None]:
     return [None if isinstance(size, Dim) else int(size) for size in shape]
 
 
-def sizes_fit(
-    symbolic: Mapping[int, tuple[Size, ...]],
-    count: int,
-    smallest: int,
-    hold: Callable[[Mapping[str, int]], bool] | None,
-) -> Callable[..., bool]:
-    """Whether the sizes of a call's tensors go together, as a function of its arguments.
-
-    Args:
-        symbolic: the shapes of its tensors that have symbolic sizes, by argument.
-        count: how many arguments there are.
-        smallest: that a symbolic size may be.
-        hold: whether conditions hold of the sizes by name; None without any.
-    """
+def _sizes_fit(symbolic: Sizes) -> list[str]:
+    """Tests of whether the sizes of a call's tensors go together, in order."""
     first: dict[str, str] = {}
-    lines, tests = [], []
-    for argument, shape in symbolic.items():
-        lines.append(f"shape_{argument} = x{argument}.shape")
+    tests = []
+    for argument, shape in symbolic.shapes.items():
+        # A look at a tensor's shape makes an object: there is one for each.
+        tests.append(f"(shape_{argument} := x{argument}.shape)")
         for axis, size in enumerate(shape):
             here = f"shape_{argument}[{axis}]"
             if isinstance(size, Dim):
                 known = first.setdefault(size.name, here)
-                tests.append(f"{here} >= {smallest}" if known == here else f"{here} == {known}")
-    if hold is not None:
+                smallest = f"{here} >= {symbolic.smallest}"
+                tests.append(smallest if known == here else f"{here} == {known}")
+    if symbolic.hold is not None:
         named = ", ".join(f"{name!r}: {here}" for name, here in first.items())
         tests.append(f"hold({{{named}}})")
-    arguments = ", ".join(f"x{i}" for i in range(count))
-    text = "\n    ".join([f"def fit({arguments}):", *lines, f"return {' and '.join(tests)}"])
-    found: dict[str, Any] = {}
-    exec(text, {"hold": hold}, found)
-    fit: Callable[..., bool] = found["fit"]
-    return fit
+    return tests
 
 
 _VALUES = (float, int, bool, str, type(None), torch.dtype, torch.device)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from babytriton.ops import choice
 from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.test_fusion import handwritten_softmax
@@ -39,10 +40,14 @@ def test_small_convolutions_are_ours() -> None:
     torch.testing.assert_close(bt.jit("cpu")(convolved)(*args), convolved(*args))
 
 
-def test_convolutions_are_ours_where_there_is_no_choice() -> None:
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_convolutions_are_ours_where_there_is_no_choice(has_instructions, monkeypatch) -> None:
     large = torch.randn(1, 16, 20, 20), torch.randn(8, 16, 3, 3)
     assert fallbacks(convolved, *large, target=GPU) == ["conv2d"]
-    assert fallbacks(convolved, *(x.bfloat16() for x in large)) == []
+    assert fallbacks(convolved, *(x.half() for x in large)) == []
+    monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: has_instructions)
+    expected = ["conv2d"] * has_instructions
+    assert fallbacks(convolved, *(x.bfloat16() for x in large)) == expected
 
 
 def layer(x, w, b):

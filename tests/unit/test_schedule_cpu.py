@@ -11,7 +11,8 @@ import tvm
 from tvm import relax, te, tirx
 
 import babytriton as bt
-from babytriton.passes.cpu.matmul import Registers, padded_rows
+from babytriton.passes.cpu.matmul import padded_rows
+from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.pipeline import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
 

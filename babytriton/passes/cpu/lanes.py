@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import DataType, ir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
@@ -25,6 +25,8 @@ LANES = 64
 FEW_LANES = 32
 # Of the shorter vectors.
 SHORT = 8
+# So many sums hide an addition's latency by themselves: each has as many lanes as fill a line.
+MANY, LINE = 8, 64
 
 # What combines partial results.
 _COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
@@ -97,7 +99,7 @@ def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
     sums = [one for one in found if one is not None]
     sources = [store.value for store in elements] + [one.value for one in sums]
     places = [one.buffer for one in sums]
-    if len(set(places)) < len(places) or any(_reads(source, places) for source in sources):
+    if not _are_apart(sums) or any(_reads(source, places) for source in sources):
         return None
     loads = [load for source in sources for load in nodes(source, ir.TensorLoad)]
     stored: dict[tirx.Var, list[ir.Expr]] = {}
@@ -113,6 +115,20 @@ def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
             return None
     is_beside = [_is_beside(load.source, load.indices, loop.loop_var) for load in loads]
     return sums if all(is_beside) else None
+
+
+def _are_apart(sums: list[_Accumulation]) -> bool:
+    """Whether all accumulate in other places."""
+    simplify = sym.Analyzer().simplify
+    first: dict[tirx.Var, ir.Expr] = {}
+    places = []
+    for one in sums:
+        place = offset(one.buffer, list(one.store.indices))
+        distance = simplify(place - first.setdefault(one.buffer, place))
+        if not isinstance(distance, tirx.IntImm):
+            return False
+        places.append((one.buffer, int(distance)))
+    return len(set(places)) == len(places)
 
 
 def _is_same(left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> bool:
@@ -274,7 +290,7 @@ def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
     variable = inner.loop_var
     dtype = variable.ty.dtype
     simplify = sym.Analyzer().simplify
-    long, short = _Lanes(sums, _width(inner)), _Lanes(sums, SHORT)
+    long, short = _Lanes(sums, _width(inner, sums)), _Lanes(sums, SHORT)
     strips = simplify(tirx.floordiv(inner.extent, tirx.const(long.width, dtype)))
     covered = simplify(strips * tirx.const(long.width, dtype))
     rest = simplify(inner.extent - covered)
@@ -296,8 +312,15 @@ def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
     )
 
 
-def _width(loop: tirx.For) -> int:
+def lanes_of_many(dtype: str) -> int:
+    """How many lanes each of many sums has."""
+    return LINE // (int(DataType(dtype).bits) // 8)
+
+
+def _width(loop: tirx.For, sums: list[_Accumulation]) -> int:
     """How many partial results to keep."""
+    if len(sums) >= MANY:
+        return lanes_of_many(sums[0].dtype)
     has_functions = any(function_name(c) in FLOAT_FUNCTIONS for c in nodes(loop.body, ir.Call))
     stored = {str(store.value.ty.dtype) for store in nodes(loop.body, tirx.BufferStore)}
     most = FEW_LANES if has_functions or "float64" in stored else LANES

@@ -13,6 +13,7 @@ from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.chunks import in_chunks
+from babytriton.passes.cpu.dots import jammed
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
 from babytriton.passes.cpu.transposes import in_registers
 from babytriton.passes.statements import (
@@ -65,7 +66,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.BufferStore(node.buffer, node.value, indices)
 
     body = tvm_ffi.structural_map(
-        func.body,
+        jammed(func.body),
         [
             (ir.TensorLoad, load),
             (tirx.BufferStore, store),

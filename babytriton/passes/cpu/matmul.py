@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-import tvm
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.target import Target, codegen
+from tvm.target import Target
 
 from babytriton.passes.blocks import (
     inline_cheap,
@@ -23,8 +21,10 @@ from babytriton.passes.blocks import (
     uses,
 )
 from babytriton.passes.contractions import Contraction, contraction, without_casts
-from babytriton.passes.cpu.caches import LINE, drive_out
-from babytriton.passes.cpu.elementwise import PARALLEL, spread
+from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
+from babytriton.passes.cpu.elementwise import spread
+from babytriton.passes.cpu.operands import is_crowded, largest_divisor, pack, pad, row_operand
+from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
 
 # At most so many tiles one below the other share a panel of columns while it is in cache.
@@ -39,43 +39,11 @@ SHARED = 1 << 17
 # With fewer rows to a tile, vector units wait for sums; with four, they take so much longer.
 BUSY_ROWS, FOUR_ROWS = 6, 1.15
 
+# Rows of a tile where a call tells how many there are of all.
+ROWS_OF_ANY = 8
+
 # To copy a number of an operand takes as long as so many products.
 COPY = 20
-
-
-@dataclass(frozen=True)
-class Registers:
-    """A processor's vector registers.
-
-    A tile of results is held in them: two vectors by as many rows as leave room for a row of one
-    operand and an element of the other.
-
-    Attributes:
-        lanes: numbers in one.
-        count: how many there are.
-    """
-
-    lanes: int
-    count: int
-
-    @classmethod
-    def of(cls, target: Target, dtype: str) -> Registers:
-        """Those of the processor that is compiled for, with numbers of a dtype."""
-        dtype_bytes = tvm.DataType(dtype).bits // 8
-        for feature, size, count in (("avx512f", 64, 32), ("avx", 32, 16), ("neon", 16, 32)):
-            if codegen.llvm_cpu_has_features(feature, target):
-                return cls(size // dtype_bytes, count)
-        return cls(16 // dtype_bytes, 16)
-
-    @property
-    def columns(self) -> int:
-        """Of a tile."""
-        return 2 * self.lanes
-
-    @property
-    def rows(self) -> int:
-        """Of a tile, at most."""
-        return (self.count - 4) // 2 // 2 * 2
 
 
 class Matmul(ScheduleRule):
@@ -110,6 +78,8 @@ class Matmul(ScheduleRule):
         if not is_at_least(product.info, TILED):
             row_after_row(sch, product)
             after = [epilogue, *after] if epilogue else after
+        elif is_of_dots(sch, product):
+            tile_of_dots(sch, product, epilogue, registers(sch, product, target))
         elif not tile(sch, product, epilogue, registers(sch, product, target)):
             return None
         for nest in pointwise_nests(sch, after):
@@ -156,21 +126,22 @@ def tile(
     rows, columns = tile_sizes(sch, product, registers)
     if rows * columns == 1:
         return False
-    tiles = -(-product.info.iters[product.row].dom // rows)
-    shared = largest_divisor(tiles, TASK_TILES)
+    tiles = None if product.height is None else -(-product.height // rows)
+    shared = largest_divisor(tiles, TASK_TILES) if tiles is not None else 1
     store = None if epilogue is None else epilogue.block_rv
     packed, is_of_one_task = None, False
     if is_matrix_product(sch, product):
-        shared = tiles_of_task(tiles)
-        is_of_one_task = tiles <= shared and has_all_but_rows(sch, product)
+        if tiles is not None:
+            shared = tiles_of_task(tiles)
+            is_of_one_task = tiles <= shared and has_all_but_rows(sch, product)
         copied = pad(sch, product, rows * shared, columns)
         if copied is not None and store is not None:
             sch.compute_inline(copied)
         store = store or copied
         packed = pack(sch, product, product.other, product.column, columns)
         copies = [packed]
-        is_again = product.info.iters[product.column].dom > 2 * columns
-        is_ragged = product.info.iters[product.row].dom % rows > 0
+        is_again = product.width > 2 * columns
+        is_ragged = product.height is None or product.height % rows > 0
         if is_again and (is_ragged or is_crowded(sch, product, rows)):
             copies.append(pack(sch, product, row_operand(sch, product), product.row, rows))
         if copied is not None:
@@ -206,13 +177,16 @@ def tiles_of_task(tiles: int) -> int:
 
 def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) -> tuple[int, int]:
     """Rows and columns of a tile of results."""
-    height = product.info.iters[product.row].dom
-    width = product.info.iters[product.column].dom
+    height, width = product.height, product.width
     if is_matrix_product(sch, product):
         # Padded to whole tiles: any size will do.
         lanes = registers.lanes
-        rows = padded_rows(height, width, registers.rows)
+        rows = min(ROWS_OF_ANY, registers.rows)
+        if height is not None:
+            rows = padded_rows(height, width, registers.rows)
         return rows, min(-(-width // lanes) * lanes, registers.columns)
+    if height is None:
+        return 1, 1
     columns = largest_divisor(width, registers.columns)
     most = registers.rows
     if columns < registers.lanes // 2 and width <= 2 * registers.columns:
@@ -237,116 +211,12 @@ def padded_rows(height: int, width: int, most: int) -> int:
     return min(range(min(most, height), 0, -1), key=cost)
 
 
-def largest_divisor(size: int, limit: int) -> int:
-    return max(n for n in range(1, limit + 1) if size % n == 0)
-
-
 def is_matrix_product(sch: s_tir.Schedule, product: Contraction) -> bool:
     """Whether every index is an axis (or constant), not a sum of axes as in a convolution."""
     loads = nodes(sch.get(product.info.block_rv).body, ir.TensorLoad)
     return all(
         isinstance(index, tirx.Var | tirx.IntImm) for load in loads for index in load.indices
     )
-
-
-def pad(
-    sch: s_tir.Schedule, product: Contraction, rows: int, columns: int
-) -> s_tir.schedule.SBlockRV | None:
-    """Fill the operands up to whole tiles; the block that copies the true results out, if any."""
-    info, block = product.info, product.info.block_rv
-    sizes = {product.row: rows, product.column: columns}
-    if all(info.iters[axis].dom % size == 0 for axis, size in sizes.items()):
-        return None
-    before = {sch.get(other).name_hint for other in sch.get_producers(block)}
-    sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
-    for other in sch.get_producers(block):
-        if sch.get(other).name_hint not in before and is_worth_sharing(sch, other):
-            sch.parallel(sch.get_loops(other)[0])
-    (copied,) = sch.get_consumers(block)
-    return copied
-
-
-def row_operand(sch: s_tir.Schedule, product: Contraction) -> int:
-    """Which read is the operand that has the rows."""
-    block = sch.get(product.info.block_rv)
-    written = block.writes[0].source
-    return next(
-        n
-        for n, region in enumerate(block.reads)
-        if n != product.other and not region.source.same_as(written)
-    )
-
-
-def is_crowded(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
-    """Whether the rows of a tile drive each other out of the cache."""
-    block = sch.get(product.info.block_rv)
-    region = block.reads[row_operand(sch, product)]
-    variables = [it.var for it in block.iter_vars]
-    kinds = [axis_of(rng.min, variables) for rng in region.region]
-    behind = region.source.shape[kinds.index(product.row) + 1 :]
-    distance = math.prod(map(int, behind)) * tvm.DataType(str(region.source.ty.dtype)).bits // 8
-    return drive_out(rows, distance)
-
-
-def pack(
-    sch: s_tir.Schedule, product: Contraction, read: int, axis: int, size: int
-) -> s_tir.schedule.SBlockRV:
-    """Lay out an operand so that a tile reads it from front to back.
-
-    Args:
-        sch: the kernel.
-        product: what reads it.
-        read: which of its reads it is.
-        axis: the rows or the columns, whichever the operand has.
-        size: how many of these a tile has.
-    """
-    info, block = product.info, product.info.block_rv
-    body = sch.get(block)
-    variables = [it.var for it in body.iter_vars]
-    indices = [rng.min for rng in body.reads[read].region]
-    kinds = [axis_of(index, variables) for index in indices]
-    place = kinds.index(axis)
-    leading = [n for n, other in enumerate(kinds) if n != place and is_spatial(info, other)]
-    trailing = [n for n, other in enumerate(kinds) if n != place and not is_spatial(info, other)]
-
-    def panels(*index: tirx.Var) -> list[ir.Expr]:
-        j = index[place]
-        return [
-            *(index[n] for n in leading),
-            j // size,
-            *(index[n] for n in trailing),
-            j % size,
-        ]
-
-    copy = sch.cache_read(block, read, "global")
-    sch.transform_layout(copy, ("write", 0), panels)
-    loops = sch.get_loops(copy)
-    panel, lane = sch.split(loops[place], [None, size])
-    inner = [loops[n] for n in trailing]
-    if trailing and trailing[-1] == len(kinds) - 1:
-        # Whole lines of the cache are read, and the place where they go stays in it.
-        line = largest_divisor(int(sch.get(inner[-1]).extent), LINE)
-        inner[-1], along = sch.split(inner[-1], [None, line])
-        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane, along)
-    else:
-        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane)
-    if is_worth_sharing(sch, copy):
-        sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
-    return copy
-
-
-def is_worth_sharing(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether a copy is large enough for several threads."""
-    return math.prod(int(sch.get(loop).extent) for loop in sch.get_loops(block)) >= PARALLEL
-
-
-def axis_of(index: ir.Expr, variables: list[tirx.Var]) -> int | None:
-    """Which axis the index is; None for a constant."""
-    return next((n for n, var in enumerate(variables) if index.same_as(var)), None)
-
-
-def is_spatial(info: SBlockInfo, axis: int | None) -> bool:
-    return axis is None or info.iters[axis].kind == "S"
 
 
 def tile_loops(
@@ -368,14 +238,16 @@ def tile_loops(
     outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
     task, step, i = sch.split(loops[product.row], [None, shared, rows])
     panel, j = sch.split(loops[product.column], [None, columns])
-    sch.reorder(*outer, task, panel, step, i, j)
+    # Of few tiles to a task, as of an unknown number, the next task takes the panel's next.
+    tasks = (task, panel) if product.height is not None else (panel, task)
+    sch.reorder(*outer, *tasks, step, i, j)
     if is_copy(sch, store):
         sch.unroll(i)
         sch.vectorize(j)
-    tasks = sch.fuse(*outer, task, panel)
+    fused = sch.fuse(*outer, *tasks)
     if is_at_least(info, SHARED):
-        sch.parallel(tasks)
-    return tasks, step
+        sch.parallel(fused)
+    return fused, step
 
 
 def is_copy(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:

@@ -1,0 +1,159 @@
+"""Matrix products of rows by rows on the CPU, as `x @ w.T` of a linear layer.
+
+What is summed up lies side by side in both operands: vectors of both are multiplied as they are,
+and neither is copied. A tile of results is so many sums in vector lanes at once.
+"""
+
+from __future__ import annotations
+
+from itertools import product as pairs
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+
+from babytriton.passes.blocks import is_at_least
+from babytriton.passes.contractions import Contraction, factors
+from babytriton.passes.cpu.lanes import lanes_of_many
+from babytriton.passes.cpu.operands import largest_divisor, pad, row_operand
+from babytriton.passes.cpu.registers import Registers
+from babytriton.passes.statements import at_step, sequence, statements, with_parts
+
+# Marks loops whose steps are taken side by side, in each step of the loop inside of them.
+_JAM = "babytriton.jam"
+
+# Numbers to add up: of fewer, adding up the lanes takes longer than a copy of an operand.
+_SHORTEST = 128
+
+# To copy a number of an operand takes as long as so many products; to add up lanes, as so many; and
+# vectors to be loaded for each product make it so much slower than tiles of a copied operand.
+_COPY, _FOLD, _LOADS = 40, 160, 0.1
+
+# Columns of a tile, which each element of the rows is multiplied by.
+_COLUMNS = 4
+
+# Columns and tiles of a task, whose results lie on the stack until they are stored.
+_TASK_COLUMNS, _TASK_TILES = 64, 16
+
+# Below so many products waking the other threads costs more than they save.
+_SHARED = 1 << 17
+
+
+def is_of_dots(sch: s_tir.Schedule, product: Contraction) -> bool:
+    """Whether what is summed up lies side by side, and too few rows need it for a copy to pay."""
+    info, block = product.info, sch.get(product.info.block_rv)
+    summed = [axis for axis, it in enumerate(info.iters) if it.kind == "R"]
+    operands = factors(block.body)
+    if len(summed) != 1 or operands is None:
+        return False
+    variable, length = block.iter_vars[summed[0]].var, info.iters[summed[0]].dom
+    if length < _SHORTEST or not all(load.indices[-1].same_as(variable) for load in operands):
+        return False
+    return product.height is None or product.height * (_LOADS * length + _FOLD) <= _COPY * length
+
+
+def tile_of_dots(
+    sch: s_tir.Schedule, product: Contraction, epilogue: SBlockInfo | None, registers: Registers
+) -> None:
+    """Compute tiles of results, each of which is summed up in lanes, and store them by tasks."""
+    info, block = product.info, product.info.block_rv
+    lanes = lanes_of_many(str(sch.get(block).body.value.ty.dtype))
+    rows, columns = tile_size(product, registers.count // max(1, lanes // registers.lanes))
+    shared = 1 if product.height is None else tiles_of_task(-(-product.height // rows))
+    store = None if epilogue is None else epilogue.block_rv
+    copied = filled_up(sch, product, rows * shared)
+    if copied is not None and store is not None:
+        sch.compute_inline(copied)
+    store = store or copied
+    if store is None:
+        store = sch.cache_write(block, 0, "local")
+    else:
+        sch.set_scope(block, 0, "local")
+    loops = sch.get_loops(store)
+    outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
+    task, i = sch.split(loops[product.row], [None, rows * shared])
+    beside = largest_divisor(product.width // columns, _TASK_COLUMNS // columns)
+    panel, j = sch.split(loops[product.column], [None, beside * columns])
+    # Of few tiles to a task, as of an unknown number, the next task takes the panel's next.
+    tasks = (task, panel) if product.height is not None else (panel, task)
+    sch.reorder(*outer, *tasks, i, j)
+    fused = sch.fuse(*outer, *tasks)
+    if is_at_least(info, _SHARED):
+        sch.parallel(fused)
+    sch.compute_at(block, fused, preserve_unit_loops=True)
+    inner = sch.get_loops(block)[-len(info.iters) :]
+    summed = inner[info.dom_kind().index("R")]
+    step, i = sch.split(inner[product.row], [None, rows])
+    tile, j = sch.split(inner[product.column], [None, columns])
+    sch.reorder(tile, step, i, j, summed)
+    sch.decompose_reduction(block, tile)
+    for loop in (i, j):
+        sch.annotate(loop, _JAM, 1)
+
+
+def filled_up(
+    sch: s_tir.Schedule, product: Contraction, rows: int
+) -> s_tir.schedule.SBlockRV | None:
+    """Fill the operand that has the rows up to a multiple; the block that copies the results."""
+    block = product.info.block_rv
+    before = [sch.get(other).name_hint for other in sch.get_producers(block)]
+    copied = pad(sch, product, rows, 1)
+    operand = sch.get(block).reads[row_operand(sch, product)].source
+    for other in sch.get_producers(block):
+        made = sch.get(other)
+        if made.name_hint not in before and not made.writes[0].source.same_as(operand):
+            sch.compute_inline(other)
+    return copied
+
+
+def tile_size(product: Contraction, room: int) -> tuple[int, int]:
+    """Rows and columns of a tile.
+
+    Args:
+        product: what is computed.
+        room: how many sums or numbers of operands, with all their lanes, the registers hold.
+    """
+
+    def cost(tile: tuple[int, int]) -> float:
+        """Products of a step, and vectors to load for them, a column of results."""
+        rows, columns = tile
+        tiles = 1 / rows if product.height is None else -(-product.height // rows)
+        return tiles * (rows * columns + rows + columns) / columns
+
+    tiles = [
+        (rows, columns)
+        for columns in range(1, _COLUMNS + 1)
+        if product.width % columns == 0
+        for rows in range(1, room // columns + 1)
+        if rows * columns + columns + 1 <= room
+        and (product.height is None or rows <= product.height)
+    ]
+    return min(tiles, key=cost)
+
+
+def tiles_of_task(tiles: int) -> int:
+    """How many tiles to compute one below the other, so that all tasks have about as many."""
+    return -(-tiles // -(-tiles // _TASK_TILES))
+
+
+def jammed(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with the steps of marked loops side by side."""
+    return tvm_ffi.structural_map(stmt, (tirx.For, _jammed), order="pre")
+
+
+def _jammed(loop: tirx.For) -> tirx.Stmt:
+    marked = []
+    inside: tirx.Stmt = loop
+    while isinstance(inside, tirx.For) and _JAM in inside.annotations:
+        marked.append(inside)
+        inside = inside.body
+    if not marked or not isinstance(inside, tirx.For):
+        return loop
+    done = []
+    for steps in pairs(*(range(int(outer.extent)) for outer in marked)):
+        body: tirx.Stmt = inside.body
+        for outer, step in zip(marked, steps):
+            place = outer.min + tirx.const(step, outer.loop_var.ty.dtype)
+            body = at_step(body, outer.loop_var, place)
+        done += statements(body)
+    return with_parts(inside, sequence(done))

@@ -1,0 +1,119 @@
+"""Copies of what is multiplied: filled up to whole tiles, or in the order that tiles read."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+
+from babytriton.passes.contractions import Contraction
+from babytriton.passes.cpu.caches import LINE, drive_out
+from babytriton.passes.cpu.elementwise import PARALLEL
+
+
+def pad(
+    sch: s_tir.Schedule, product: Contraction, rows: int, columns: int
+) -> s_tir.schedule.SBlockRV | None:
+    """Fill the operands up to whole tiles; the block that copies the true results out, if any."""
+    info, block = product.info, product.info.block_rv
+    sizes = {product.row: rows, product.column: columns}
+    if all(info.iters[axis].dom % size == 0 for axis, size in sizes.items()):
+        return None
+    before = {sch.get(other).name_hint for other in sch.get_producers(block)}
+    sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
+    for other in sch.get_producers(block):
+        if sch.get(other).name_hint not in before and is_worth_sharing(sch, other):
+            sch.parallel(sch.get_loops(other)[0])
+    (copied,) = sch.get_consumers(block)
+    return copied
+
+
+def row_operand(sch: s_tir.Schedule, product: Contraction) -> int:
+    """Which read is the operand that has the rows."""
+    block = sch.get(product.info.block_rv)
+    written = block.writes[0].source
+    return next(
+        n
+        for n, region in enumerate(block.reads)
+        if n != product.other and not region.source.same_as(written)
+    )
+
+
+def is_crowded(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
+    """Whether the rows of a tile drive each other out of the cache."""
+    block = sch.get(product.info.block_rv)
+    region = block.reads[row_operand(sch, product)]
+    variables = [it.var for it in block.iter_vars]
+    kinds = [axis_of(rng.min, variables) for rng in region.region]
+    behind = region.source.shape[kinds.index(product.row) + 1 :]
+    distance = math.prod(map(int, behind)) * tvm.DataType(str(region.source.ty.dtype)).bits // 8
+    return drive_out(rows, distance)
+
+
+def pack(
+    sch: s_tir.Schedule, product: Contraction, read: int, axis: int, size: int
+) -> s_tir.schedule.SBlockRV:
+    """Lay out an operand so that a tile reads it from front to back.
+
+    Args:
+        sch: the kernel.
+        product: what reads it.
+        read: which of its reads it is.
+        axis: the rows or the columns, whichever the operand has.
+        size: how many of these a tile has.
+    """
+    info, block = product.info, product.info.block_rv
+    body = sch.get(block)
+    variables = [it.var for it in body.iter_vars]
+    indices = [rng.min for rng in body.reads[read].region]
+    kinds = [axis_of(index, variables) for index in indices]
+    place = kinds.index(axis)
+    leading = [n for n, other in enumerate(kinds) if n != place and is_spatial(info, other)]
+    trailing = [n for n, other in enumerate(kinds) if n != place and not is_spatial(info, other)]
+
+    def panels(*index: tirx.Var) -> list[ir.Expr]:
+        j = index[place]
+        return [
+            *(index[n] for n in leading),
+            j // size,
+            *(index[n] for n in trailing),
+            j % size,
+        ]
+
+    copy = sch.cache_read(block, read, "global")
+    sch.transform_layout(copy, ("write", 0), panels)
+    loops = sch.get_loops(copy)
+    panel, lane = sch.split(loops[place], [None, size])
+    inner = [loops[n] for n in trailing]
+    if trailing and trailing[-1] == len(kinds) - 1:
+        # Whole lines of the cache are read, and the place where they go stays in it.
+        line = largest_divisor(int(sch.get(inner[-1]).extent), LINE)
+        inner[-1], along = sch.split(inner[-1], [None, line])
+        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane, along)
+    else:
+        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane)
+    if is_worth_sharing(sch, copy):
+        sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
+    return copy
+
+
+def is_worth_sharing(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a copy is large enough for several threads."""
+    extents = [sch.get(loop).extent for loop in sch.get_loops(block)]
+    known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+    return len(known) < len(extents) or math.prod(known) >= PARALLEL
+
+
+def axis_of(index: ir.Expr, variables: list[tirx.Var]) -> int | None:
+    """Which axis the index is; None for a constant."""
+    return next((n for n, var in enumerate(variables) if index.same_as(var)), None)
+
+
+def is_spatial(info: SBlockInfo, axis: int | None) -> bool:
+    return axis is None or info.iters[axis].kind == "S"
+
+
+def largest_divisor(size: int, limit: int) -> int:
+    return max(n for n in range(1, limit + 1) if size % n == 0)

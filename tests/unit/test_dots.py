@@ -1,0 +1,148 @@
+"""Products of rows by rows on the CPU, and products of a number of rows that a call tells."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from babytriton.ops import choice
+from babytriton.passes.cpu.dots import tile_size
+
+
+def linear(x, w):
+    return F.linear(x, w)
+
+
+def gelu_of_linear(x, w, b):
+    return F.gelu(F.linear(x, w, b)) * 2
+
+
+def of_transposed(x, w):
+    return torch.relu(x) @ w.transpose(-1, -2)
+
+
+def product(x, w):
+    return x @ w + 1
+
+
+def numbers(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def check(fn, *args, jitted=None, within=1e-5):
+    """The result, against torch's in float64; digits that a sum of so many numbers may lose."""
+    exact = fn(*(x.double() for x in args))
+    found = (jitted or bt.jit("cpu", dynamic=False)(fn))(*args)
+    assert found.dtype == args[0].dtype
+    torch.testing.assert_close(found.double(), exact, rtol=within, atol=within * args[0].shape[-1])
+
+
+def tir(fn, *args):
+    return bt.jit("cpu", dynamic=False)(fn).lower(*args).compile().source("tir")
+
+
+@pytest.mark.parametrize("rows", [2, 3, 6, 7, 17, 40])
+@pytest.mark.parametrize("length", [128, 131, 300, 768])
+@pytest.mark.parametrize("columns", [64, 100, 103])
+def test_values(rows: int, length: int, columns: int) -> None:
+    check(linear, numbers(rows, length), numbers(columns, length, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within"), [(torch.float64, 1e-12), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)]
+)
+def test_dtypes(dtype: torch.dtype, within: float) -> None:
+    x, w = numbers(5, 150, dtype=dtype), numbers(70, 150, seed=1, dtype=dtype)
+    check(linear, x, w, within=within)
+
+
+@pytest.mark.parametrize("rows", [2, 9, 50])
+def test_what_follows_is_computed_by_tasks(rows: int) -> None:
+    args = numbers(rows, 256), numbers(192, 256, seed=1), numbers(192, seed=2)
+    check(gelu_of_linear, *args)
+    compiled = bt.jit("cpu", dynamic=False)(gelu_of_linear).lower(*args).compile()
+    assert len(compiled.kernels) == 1
+
+
+def test_batches_and_values_before() -> None:
+    check(of_transposed, numbers(3, 2, 11, 160), numbers(3, 2, 13, 160, seed=1))
+    check(of_transposed, numbers(3, 11, 160), numbers(13, 160, seed=1))
+
+
+def test_few_rows_copy_no_operand() -> None:
+    x, w = numbers(17, 512), numbers(256, 512, seed=1)
+    source = tir(linear, x, w)
+    assert "w_global" not in source
+    assert "_lanes" in source
+    # Of many rows a copy is the faster.
+    source = tir(linear, numbers(400, 512), w)
+    assert "w_global" in source
+    assert "_lanes" not in source
+
+
+@pytest.mark.parametrize(("room", "tile"), [(32, (6, 4)), (16, (6, 2)), (8, (2, 2))])
+def test_tiles_fit_in_registers(room: int, tile: tuple[int, int]) -> None:
+    large: Any = SimpleNamespace(height=None, width=64)
+    rows, columns = tile_size(large, room)
+    assert (rows, columns) == tile
+    assert rows * columns + columns + 1 <= room
+
+
+LAYERS = [(linear, (96, 160)), (product, (160, 96)), (linear, (100, 64)), (product, (64, 33))]
+
+
+class TestRowsThatACallTells:
+    """One program for any number of rows."""
+
+    @pytest.mark.parametrize(("fn", "shape"), LAYERS, ids=str)
+    def test_values(self, fn, shape) -> None:
+        length = shape[1] if fn is linear else shape[0]
+        w = numbers(*shape, seed=1)
+        compiled = bt.jit("cpu")(fn).lower(bt.Tensor["rows", length], w).compile()
+        assert not compiled.fallbacks
+        source = compiled.source("tir")
+        assert any(mark in source for mark in ("_lanes", "w_global", "w_pad_global"))
+        for rows in (2, 5, 8, 16, 17, 64, 131):
+            check(fn, numbers(rows, length, seed=rows), w, jitted=compiled)
+
+    def test_what_follows_is_in_the_kernel(self) -> None:
+        w, b = numbers(192, 256, seed=1), numbers(192, seed=2)
+        lowered = bt.jit("cpu")(gelu_of_linear).lower(bt.Tensor["rows", 256], w, b)
+        compiled = lowered.compile()
+        assert len(compiled.kernels) == 1
+        for rows in (3, 29):
+            check(gelu_of_linear, numbers(rows, 256), w, b, jitted=compiled)
+
+    def test_batches(self) -> None:
+        w = numbers(40, 130, seed=1)
+        compiled = bt.jit("cpu")(linear).lower(bt.Tensor["batch", "rows", 130], w).compile()
+        assert not compiled.fallbacks
+        for batch, rows in ((2, 3), (5, 17)):
+            check(linear, numbers(batch, rows, 130), w, jitted=compiled)
+
+    def test_other_sizes_that_a_call_tells_are_torchs(self) -> None:
+        compiled = bt.jit("cpu")(product).lower(bt.Tensor["m", "k"], bt.Tensor["k", "n"]).compile()
+        (fallback,) = compiled.fallbacks
+        reason = "torch's library is faster for a product of sizes that a call tells"
+        assert fallback.reason == reason
+        for m, k, n in ((2, 3, 4), (17, 130, 33)):
+            check(product, numbers(m, k), numbers(k, n, seed=1), jitted=compiled)
+        with pytest.raises(ValueError, match="`k`"):
+            compiled(numbers(3, 4), numbers(5, 6))
+
+
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_bfloat16_is_the_processors_where_it_can(has_instructions, monkeypatch) -> None:
+    monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: has_instructions)
+    x, w = numbers(40, 64, dtype=torch.bfloat16), numbers(64, 50, seed=1, dtype=torch.bfloat16)
+    compiled = bt.jit("cpu")(product).lower(x, w).compile()
+    assert [f.name for f in compiled.fallbacks] == ["matmul"] * has_instructions
+    check(product, x, w, jitted=compiled, within=2e-2)
+    # Few rows are as much work as reading the other operand.
+    assert not bt.jit("cpu")(product).lower(x[:3].contiguous(), w).compile().fallbacks
