@@ -13,6 +13,9 @@ from babytriton.passes.nests import Nest, contiguous_depth, fuse_nest, pointwise
 # Below so many elements, waking the other threads costs more than they save.
 PARALLEL = 32768
 
+# Below so many elements of a transpose, those that a square reads are in the first cache anyway.
+SQUARES = 8192
+
 # With fewer rows than this, rows alone do not fill a machine's threads: cut the row up too.
 ROWS = 64
 
@@ -43,8 +46,10 @@ def spread(sch: s_tir.Schedule, nest: Nest) -> None:
     is_large = is_at_least(nest[0], PARALLEL)
     depth = contiguous_depth(sch, nest)
     across = transposed_axis(sch, nest[0]) if len(nest) == 1 and depth == 1 else None
-    if is_large and across is not None:
-        sch.parallel(tile_transpose(sch, nest[0], across))
+    if across is not None and (is_large or is_at_least(nest[0], SQUARES)):
+        tasks = tile_transpose(sch, nest[0], across)
+        if is_large:
+            sch.parallel(tasks)
         return
     outer, inner = fuse_nest(sch, nest, depth)
     if not is_large:

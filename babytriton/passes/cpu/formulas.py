@@ -360,22 +360,25 @@ def _quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     )
 
 
-# Up to which a quarter turn has few enough bits in _small_quadrant.
-_GREATEST_SMALL = 2.0**20
-# A quarter turn in two parts, of which the first has 33 bits: fdlibm's pio2_1 and pio2_1t.
-_QUARTER_HIGH, _QUARTER_LOW = float.fromhex("0x1.921fb544p+0"), 6.07710050650619224932e-11
+# Up to which _small_quadrant counts quarter turns rightly, and they have few enough bits.
+_GREATEST_SMALL = 2.0**19
+# A quarter turn in three parts of 24 bits each.
+_QUARTERS = ("0x1.921fb6p+0", "-0x1.777a5cp-25", "-0x1.ee59dap-50")
 
 
 def _small_quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """As _quadrant, of arguments up to _GREATEST_SMALL (Cody and Waite's reduction)."""
-    whole = steps(steps.wide(x))
-    shifted = steps(steps.fma(whole, steps.d(2 / math.pi), steps.d(_ROUND_WIDE)))
-    turns = steps(shifted - steps.d(_ROUND_WIDE))
-    rest = steps(steps.fma(turns, steps.d(-_QUARTER_HIGH), whole))
-    rest = steps(steps.fma(turns, steps.d(-_QUARTER_LOW), rest))
+    """As _quadrant, of arguments up to _GREATEST_SMALL (Cody and Waite's reduction).
+
+    With multiply-adds of one rounding the first part is exact: what is left is a multiple of the
+    last bit of the quarter turn, and less than one.
+    """
+    shifted = steps(steps.fma(x, steps.f(2 / math.pi), steps.f(_ROUND)))
+    turns = steps(shifted - steps.f(_ROUND))
+    rest = x
+    for part in _QUARTERS:
+        rest = steps(steps.fma(turns, steps.f(-float.fromhex(part)), rest))
     # The low bits of `shifted` are the number's.
-    quadrant = steps(steps.cast("int32", steps.reinterpret("int64", shifted)))
-    return quadrant, steps(steps.cast("float32", rest))
+    return steps(steps.bits(shifted)), rest
 
 
 def _wave(steps: Steps, quadrant: ir.Expr, r: ir.Expr) -> ir.Expr:
@@ -429,4 +432,4 @@ SMALL: dict[str, tuple[Callable[..., ir.Expr], float]] = {
     "sin": (small_sin, _GREATEST_SMALL),
     "cos": (small_cos, _GREATEST_SMALL),
 }
-"""Those that are shorter of small arguments, and up to which."""
+"""Those that are shorter of small arguments, and up to which; with fused multiply-adds alone."""

@@ -3,13 +3,16 @@
 A loop `s = s + f(k)` becomes one over vectors, each lane of which sums up its own part, then a
 loop over shorter vectors for what is left, then one over single numbers; the lanes are added up in
 pairs at the end. The number of lanes is not the machine's, so results do not depend on that.
+
+What is added up in float64 and comes in float32 is added up in float32 as far as that loses no more
+digits than a short sum: in half the vectors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
@@ -25,6 +28,8 @@ LANES = 64
 FEW_LANES = 32
 # Of the shorter vectors.
 SHORT = 8
+# Numbers a lane adds up in float32 before float64 takes the sum.
+STEPS = 64
 # So many sums hide an addition's latency by themselves: each has as many lanes as fill a line.
 MANY, LINE = 8, 64
 
@@ -52,7 +57,17 @@ class _Accumulation:
 
     @property
     def dtype(self) -> str:
-        return str(self.store.value.ty.dtype)
+        return str(self.value.ty.dtype)
+
+    @property
+    def narrow(self) -> _Accumulation | None:
+        """The sum in float32, where that is what is added up in float64."""
+        value = self.value
+        is_wide = self.combine is tirx.Add and self.dtype == "float64"
+        if not is_wide or not isinstance(value, tirx.Cast):
+            return None
+        is_narrow = str(value.value.ty.dtype) == "float32"
+        return replace(self, value=value.value) if is_narrow else None
 
     def start(self) -> ir.Expr:
         """What leaves any result as it is."""
@@ -209,8 +224,12 @@ class _Lanes:
             tirx.decl_buffer((width,), one.dtype, f"{one.buffer.name}_lanes") for one in sums
         ]
 
-    def start(self) -> list[tirx.Stmt]:
-        """Room for them, filled with what leaves any result as it is."""
+    def room(self) -> list[tirx.Stmt]:
+        """Room for them."""
+        return list(map(tirx.AllocBuffer, self._buffers))
+
+    def start(self) -> tirx.Stmt:
+        """Fill them with what leaves any result as it is."""
 
         def clear(lane: tirx.Var) -> list[tirx.Stmt]:
             return [
@@ -218,16 +237,16 @@ class _Lanes:
                 for one, buffer in zip(self._sums, self._buffers)
             ]
 
-        return [*map(tirx.AllocBuffer, self._buffers), _vector(self.width, clear)]
+        return _vector(self.width, clear)
 
     def load(self, lane: ir.Expr) -> list[ir.Expr]:
         """The partial results of a lane."""
         return [tirx.BufferLoad(buffer, [lane]) for buffer in self._buffers]
 
     def add(self, lane: ir.Expr, values: list[ir.Expr]) -> list[tirx.Stmt]:
-        """Combine a lane's partial results with further values."""
+        """Combine a lane's partial results with further values, of these or narrower dtypes."""
         return [
-            tirx.BufferStore(buffer, one.combine(own, value), [lane])
+            tirx.BufferStore(buffer, one.combine(own, value.astype(one.dtype)), [lane])
             for one, buffer, own, value in zip(self._sums, self._buffers, self.load(lane), values)
         ]
 
@@ -290,14 +309,19 @@ def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
     variable = inner.loop_var
     dtype = variable.ty.dtype
     simplify = sym.Analyzer().simplify
-    long, short = _Lanes(sums, _width(inner, sums)), _Lanes(sums, SHORT)
+    narrow = [found for one in sums if (found := one.narrow) is not None]
+    is_narrow = len(narrow) == len(sums)
+    parts = narrow if is_narrow else sums
+    long, short = _Lanes(parts, _width(inner, parts)), _Lanes(sums, SHORT)
     strips = simplify(tirx.floordiv(inner.extent, tirx.const(long.width, dtype)))
     covered = simplify(strips * tirx.const(long.width, dtype))
     rest = simplify(inner.extent - covered)
     short_strips = simplify(tirx.floordiv(rest, tirx.const(SHORT, dtype)))
     last = simplify(rest - short_strips * tirx.const(SHORT, dtype))
 
-    body = [long.strip(inner, inner.min, strips)]
+    body = [
+        _in_steps(inner, strips, long, short) if is_narrow else long.strip(inner, inner.min, strips)
+    ]
     if not _is_zero(short_strips):
         body.append(short.strip(inner, simplify(inner.min + covered), short_strips))
     if not _is_zero(last):
@@ -307,9 +331,21 @@ def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
     whole = sequence(body)
     for loop in reversed(outer):
         whole = with_parts(loop, whole)
-    return tirx.SeqStmt(
-        [*long.start(), *short.start(), whole, long.fold_into(short), *short.finish()]
-    )
+    before = [*long.room(), *([] if is_narrow else [long.start()]), *short.room(), short.start()]
+    after = [*([] if is_narrow else [long.fold_into(short)]), *short.finish()]
+    return tirx.SeqStmt([*before, whole, *after])
+
+
+def _in_steps(loop: tirx.For, strips: ir.Expr, narrow: _Lanes, wide: _Lanes) -> tirx.Stmt:
+    """A loop's strips, each few of which are summed up by themselves and then added to the rest."""
+    dtype = loop.loop_var.ty.dtype
+    simplify = sym.Analyzer().simplify
+    block, steps = tirx.Var("block", dtype), tirx.const(STEPS, dtype)
+    blocks = simplify(tirx.floordiv(strips + tirx.const(STEPS - 1, dtype), steps))
+    start = loop.min + block * steps * tirx.const(narrow.width, dtype)
+    own = simplify(tirx.Min(steps, strips - block * steps))
+    part = [narrow.start(), narrow.strip(loop, start, own), narrow.fold_into(wide)]
+    return _loop(block, blocks, sequence(part))
 
 
 def lanes_of_many(dtype: str) -> int:
@@ -322,8 +358,8 @@ def _width(loop: tirx.For, sums: list[_Accumulation]) -> int:
     if len(sums) >= MANY:
         return lanes_of_many(sums[0].dtype)
     has_functions = any(function_name(c) in FLOAT_FUNCTIONS for c in nodes(loop.body, ir.Call))
-    stored = {str(store.value.ty.dtype) for store in nodes(loop.body, tirx.BufferStore)}
-    most = FEW_LANES if has_functions or "float64" in stored else LANES
+    is_wide = any(one.dtype == "float64" for one in sums)
+    most = FEW_LANES if has_functions or is_wide else LANES
     if isinstance(loop.extent, tirx.IntImm):
         while most > int(loop.extent):
             most //= 2

@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
+from tvm.target import codegen
 
 from babytriton.passes.blocks import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL, Steps
@@ -49,6 +50,25 @@ def _formula(name: str) -> Callable[..., ir.Expr]:
     if name.endswith(_OF_SMALL):
         return SMALL[name.removesuffix(_OF_SMALL)][0]
     return FORMULAS[name]
+
+
+def _small_arguments_first(mod: IRModule) -> IRModule:
+    """Kernels by the formulas for small arguments first, for processors that these are exact on."""
+    functions = {
+        var: tvm_ffi.structural_map(func, (tirx.For, lambda loop: small_first(loop, _small_form)))
+        if isinstance(func, tirx.PrimFunc) and _fuses_multiply_adds(func)
+        else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _fuses_multiply_adds(func: tirx.PrimFunc) -> bool:
+    """Whether the processor that a kernel is for computes a * b + c with one rounding."""
+    target = func.attrs.get("target") if func.attrs else None
+    if target is None:
+        return False
+    return any(codegen.llvm_cpu_has_features(name, target) for name in ("fma", "neon"))
 
 
 def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
@@ -154,7 +174,11 @@ def lower_intrinsics(others: tvm.transform.Pass) -> tvm.transform.Pass:
         [
             _pass(ir.Call, _set_aside, "babytriton.SetFormulasAside"),
             others,
-            _pass(tirx.For, lambda loop: small_first(loop, _small_form), "babytriton.SmallFirst"),
+            tvm.transform.module_pass(
+                lambda mod, _: _small_arguments_first(mod),
+                opt_level=0,
+                name="babytriton.SmallArgumentsFirst",
+            ),
             _pass(tirx.BufferStore, _expanded, "babytriton.ExpandFormulas"),
             _pass(ir.Call, _by_library, "babytriton.CallLibrary"),
             tirx.transform.LowerIntrin(),
