@@ -36,7 +36,7 @@ def numbers(*shape, seed=0, dtype=torch.float32):
 
 
 def check(fn, *args, jitted=None, within=1e-5):
-    """The result, against torch's in float64; digits that a sum of so many numbers may lose."""
+    """Check the result against torch's in float64."""
     exact = fn(*(x.double() for x in args))
     found = (jitted or bt.jit("cpu", dynamic=False)(fn))(*args)
     assert found.dtype == args[0].dtype
@@ -100,7 +100,7 @@ LAYERS = [(linear, (96, 160)), (product, (160, 96)), (linear, (100, 64)), (produ
 class TestRowsThatACallTells:
     """One program for any number of rows."""
 
-    @pytest.mark.parametrize(("fn", "shape"), LAYERS, ids=str)
+    @pytest.mark.parametrize(("fn", "shape"), LAYERS, ids=lambda x: getattr(x, "__name__", str(x)))
     def test_values(self, fn, shape) -> None:
         length = shape[1] if fn is linear else shape[0]
         w = numbers(*shape, seed=1)
