@@ -18,6 +18,11 @@ STEPS = 4096
 """Numbers that are added one after another before float32 has lost too many of a sum's digits."""
 
 
+LONG_SUM = "pragma_babytriton.long_sum"
+"""Marks blocks whose sums are in float64 so that no digits of float32 get lost: not because the
+program asks for them. Named so that TVM's lowering keeps it."""
+
+
 def pieces(length: int) -> int:
     """Into how many pieces the CPU's schedules cut the sum of a whole tensor, for its threads.
 
@@ -72,18 +77,17 @@ class Axes:
     ) -> te.Tensor:
         """``element(*index)``, over the whole shape, reduced to the result's shape."""
         axes = {d: te.reduce_axis((int64(0), int64(self.shape[d])), f"k{d}") for d in self.dims}
-        widened = False
+        notes: dict[str, Any] = {}
 
         def one(*index: Any) -> Any:
-            nonlocal widened
             value = element(*self.full(index, {d: axis.var for d, axis in axes.items()}))
             if self.wide_sums and reducer is te.sum and str(value.ty.dtype) == "float32":
-                widened = True
+                notes[LONG_SUM] = 1
                 value = value.astype("float64")
             return reducer(value, axis=list(axes.values())) if axes else value
 
-        reduced = compute(self.result, one, name)
-        if not widened:
+        reduced = compute(self.result, one, name, notes)
+        if not notes:
             return reduced
         return self.each(f"{name}_rounded", lambda *i: reduced(*i).astype("float32"))
 

@@ -1,10 +1,9 @@
 """What is left to torch, because its libraries compute it faster than our kernels.
 
-On the CPU these are convolutions, products of bfloat16 where the processor has instructions for
-them, and products of which a call tells more than how many rows there are (measurements are in
-docs/performance.md). On GPUs they are large products too: those are what cuBLAS, cuDNN and torch's
-attention have tensor cores for. There a target may ask for our own products. `compiled.fallbacks`
-lists what was left to torch.
+On the CPU these are convolutions, and products of bfloat16 where the processor has instructions for
+them; what was measured is told in docs/performance.md. On GPUs they are large products too: those
+are what cuBLAS, cuDNN and torch's attention have tensor cores for. There a target may ask for our
+own products. `compiled.fallbacks` lists what was left to torch.
 """
 
 from __future__ import annotations
@@ -59,9 +58,7 @@ def is_large_convolution(result: Sequence[int], weight: Sequence[int]) -> bool:
     return math.prod([*result, *weight[1:]]) >= CONVOLUTION
 
 
-def keep_product(
-    site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]], result: Sequence[Hashable]
-) -> None:
+def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
     """Nothing, where our kernel is as fast for a sum of products, or is asked for.
 
     Those that have no tensor cores for ours, and sizes that a call tells, are left to torch either
@@ -69,7 +66,7 @@ def keep_product(
     """
     sizes = [n for shape, _ in operands for n in shape]
     if site.dtype not in _fused(site.builder.target) or any(map(is_symbolic, sizes)):
-        keep_product_on(site.builder.device, site.dtype, *operands, result=result)
+        keep_product_on(site.builder.device, site.dtype, *operands)
 
 
 def _fused(target: Target) -> tuple[torch.dtype, ...]:
@@ -85,7 +82,6 @@ def keep_product_on(
     device: torch.device,
     dtype: torch.dtype,
     *operands: tuple[Sequence[Any], Sequence[Hashable]],
-    result: Sequence[Hashable] = (),
 ) -> None:
     """Nothing, where our kernel is as fast for a sum of products.
 
@@ -93,7 +89,6 @@ def keep_product_on(
         device: it runs on.
         dtype: of it.
         operands: the sizes of each, and labels of its axes; an axis of size 1 broadcasts.
-        result: labels of its axes, if it is a kernel by itself.
 
     Raises:
         Unsupported: torch's library is faster.
@@ -120,19 +115,6 @@ def keep_product_on(
         return
     if dtype == torch.bfloat16:
         raise Unsupported("torch's library has the processor multiply bfloat16")
-    if not is_known and not _is_of_known_columns(operands, result):
-        raise Unsupported("torch's library is faster for a product of sizes that a call tells")
-
-
-def _is_of_known_columns(
-    operands: Sequence[tuple[Sequence[Any], Sequence[Hashable]]], result: Sequence[Hashable]
-) -> bool:
-    """Whether a call tells no more than how many rows are multiplied by an operand's columns."""
-    if not result:
-        return False
-    told = {x for shape, labels in operands for n, x in zip(shape, labels) if is_symbolic(n)}
-    holders = [labels for _, labels in operands if result[-1] in labels]
-    return len(holders) == 1 and told.issubset(result) and told.isdisjoint(holders[0])
 
 
 def _torch_is_fast_for(dtype: torch.dtype) -> bool:

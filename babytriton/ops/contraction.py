@@ -64,8 +64,7 @@ def contract(
                 sizes[label] = size
     summed = [label for label in sizes if label not in labels]
     if len(operands) > 1 and summed:
-        shapes = [(list(expr.ty.shape), given) for expr, given in operands]
-        keep_product(site, *shapes, result=labels)
+        keep_product(site, *((list(expr.ty.shape), given) for expr, given in operands))
 
     def fn(*tensors: te.Tensor) -> te.Tensor:
         reduced = {x: te.reduce_axis((0, int64(sizes[x])), name="k") for x in summed}

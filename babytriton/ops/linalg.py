@@ -30,12 +30,7 @@ def _product(site: Site, x: Value, other: Value) -> relax.Expr:
     left, right = (list(value.meta.shape) for value in (x, other))
     rows, columns = ["row"][: len(left) - 1], ["column"][: len(right) - 1]
     batches = [list(range(2 - len(shape), 0)) for shape in (left, right)]
-    keep_product(
-        site,
-        (left, [*batches[0], *rows, "k"]),
-        (right, [*batches[1], "k", *columns]),
-        result=[*max(batches, key=len), *rows, *columns],
-    )
+    keep_product(site, (left, [*batches[0], *rows, "k"]), (right, [*batches[1], "k", *columns]))
     return relax.op.matmul(x.expr, other.expr, out_dtype=dtype_of(opmath(dtype)).name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -142,13 +142,24 @@ class Site:
         return self.builder.emit_te(name, fn, *inputs, attrs=INJECTIVE)
 
 
-def compute(shape: Sequence[int], body: Callable[..., Any], name: str) -> te.Tensor:
+def compute(
+    shape: Sequence[int],
+    body: Callable[..., Any],
+    name: str,
+    notes: Mapping[str, Any] | None = None,
+) -> te.Tensor:
     """``te.compute`` over a shape of sizes.
 
     FuseTIR refuses to join buffers whose shapes are int32 constants, which is what ``te.compute``
     makes of Python ints.
+
+    Args:
+        shape: of the result.
+        body: gives an element.
+        name: of the computation.
+        notes: what its block is annotated with, which the body may still add to.
     """
-    return te.compute(tuple(int64(n) for n in shape), body, name=name)
+    return te.compute(tuple(int64(n) for n in shape), body, name=name, attrs=notes)
 
 
 def relax_type(type: TensorType) -> Type:

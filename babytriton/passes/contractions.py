@@ -14,10 +14,7 @@ from babytriton.passes.blocks import is_one, uses
 
 @dataclass(frozen=True)
 class Contraction:
-    """A block `out[..., i, ..., j] += a[... i ...] * b[... j ...]`, by its axes.
-
-    A call may tell all sizes but those of j and of what is summed up.
-    """
+    """A block `out[..., i, ..., j] += a[... i ...] * b[... j ...]`, by its axes."""
 
     info: SBlockInfo
     row: int  # The axis i: one that only the first operand has.
@@ -27,13 +24,16 @@ class Contraction:
     @property
     def height(self) -> int | None:
         """How many rows there are; None where a call tells."""
-        size = self.info.iters[self.row].dom
-        return size if isinstance(size, int) else None
+        return self._size(self.row)
 
     @property
-    def width(self) -> int:
-        """How many columns there are."""
-        return int(self.info.iters[self.column].dom)
+    def width(self) -> int | None:
+        """How many columns there are; None where a call tells."""
+        return self._size(self.column)
+
+    def _size(self, axis: int) -> int | None:
+        size = self.info.iters[axis].dom
+        return size if isinstance(size, int) else None
 
 
 def contraction(sch: s_tir.Schedule, info: SBlockInfo) -> Contraction | None:
@@ -42,15 +42,11 @@ def contraction(sch: s_tir.Schedule, info: SBlockInfo) -> Contraction | None:
     operands = factors(block.body)
     if operands is None or set(info.dom_kind()) != {"S", "R"}:
         return None
-    if not all(isinstance(it.dom, int) for it in info.iters if it.kind == "R"):
-        return None
     variables = [it.var for it in block.iter_vars]
     spatial = [axis for axis, it in enumerate(info.iters) if it.kind == "S" and not is_one(it.dom)]
     if len(spatial) < 2 or operands[0].source.same_as(operands[1].source):
         return None
     column = spatial[-1]
-    if not isinstance(info.iters[column].dom, int):
-        return None
     holders = [n for n, load in enumerate(operands) if uses(load, variables[column])]
     if len(holders) != 1:
         return None

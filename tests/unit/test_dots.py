@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -88,8 +85,7 @@ def test_few_rows_copy_no_operand() -> None:
 
 @pytest.mark.parametrize(("room", "tile"), [(32, (6, 4)), (16, (6, 2)), (8, (2, 2))])
 def test_tiles_fit_in_registers(room: int, tile: tuple[int, int]) -> None:
-    large: Any = SimpleNamespace(height=None, width=64)
-    rows, columns = tile_size(large, room)
+    rows, columns = tile_size(None, 64, room)
     assert (rows, columns) == tile
     assert rows * columns + columns + 1 <= room
 
@@ -126,15 +122,19 @@ class TestRowsThatACallTells:
         for batch, rows in ((2, 3), (5, 17)):
             check(linear, numbers(batch, rows, 130), w, jitted=compiled)
 
-    def test_other_sizes_that_a_call_tells_are_torchs(self) -> None:
+    def test_it_may_tell_all_sizes(self) -> None:
         compiled = bt.jit("cpu")(product).lower(bt.Tensor["m", "k"], bt.Tensor["k", "n"]).compile()
-        (fallback,) = compiled.fallbacks
-        reason = "torch's library is faster for a product of sizes that a call tells"
-        assert fallback.reason == reason
-        for m, k, n in ((2, 3, 4), (17, 130, 33)):
+        assert "w_pad_global" in compiled.source("tir")
+        for m, k, n in ((2, 3, 4), (17, 130, 33), (64, 64, 64), (100, 7, 200)):
             check(product, numbers(m, k), numbers(k, n, seed=1), jitted=compiled)
         with pytest.raises(ValueError, match="`k`"):
             compiled(numbers(3, 4), numbers(5, 6))
+
+    def test_it_may_tell_how_many_columns_or_batches(self) -> None:
+        given = bt.Tensor["b", 20, 30], bt.Tensor["b", "n", 30]
+        compiled = bt.jit("cpu")(of_transposed).lower(*given).compile()
+        for b, n in ((2, 3), (3, 40), (7, 65)):
+            check(of_transposed, numbers(b, 20, 30), numbers(b, n, 30, seed=1), jitted=compiled)
 
 
 @pytest.mark.parametrize("has_instructions", [False, True])

@@ -47,7 +47,9 @@ def is_of_dots(sch: s_tir.Schedule, product: Contraction) -> bool:
     if len(summed) != 1 or operands is None:
         return False
     variable, length = block.iter_vars[summed[0]].var, info.iters[summed[0]].dom
-    if length < _SHORTEST or not all(load.indices[-1].same_as(variable) for load in operands):
+    if not all(load.indices[-1].same_as(variable) for load in operands):
+        return False
+    if product.width is None or not isinstance(length, int) or length < _SHORTEST:
         return False
     return product.height is None or product.height * (_LOADS * length + _FOLD) <= _COPY * length
 
@@ -58,7 +60,9 @@ def tile_of_dots(
     """Compute tiles of results, each of which is summed up in lanes, and store them by tasks."""
     info, block = product.info, product.info.block_rv
     lanes = lanes_of_many(str(sch.get(block).body.value.ty.dtype))
-    rows, columns = tile_size(product, registers.count // max(1, lanes // registers.lanes))
+    room = registers.count // max(1, lanes // registers.lanes)
+    width = int(info.iters[product.column].dom)
+    rows, columns = tile_size(product.height, width, room)
     shared = 1 if product.height is None else tiles_of_task(-(-product.height // rows))
     store = None if epilogue is None else epilogue.block_rv
     copied = filled_up(sch, product, rows * shared)
@@ -72,7 +76,7 @@ def tile_of_dots(
     loops = sch.get_loops(store)
     outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
     task, i = sch.split(loops[product.row], [None, rows * shared])
-    beside = largest_divisor(product.width // columns, _TASK_COLUMNS // columns)
+    beside = largest_divisor(width // columns, _TASK_COLUMNS // columns)
     panel, j = sch.split(loops[product.column], [None, beside * columns])
     # Of few tiles to a task, as of an unknown number, the next task takes the panel's next.
     tasks = (task, panel) if product.height is not None else (panel, task)
@@ -106,27 +110,27 @@ def filled_up(
     return copied
 
 
-def tile_size(product: Contraction, room: int) -> tuple[int, int]:
+def tile_size(height: int | None, width: int, room: int) -> tuple[int, int]:
     """Rows and columns of a tile.
 
     Args:
-        product: what is computed.
+        height: how many rows there are; None where a call tells.
+        width: how many columns.
         room: how many sums or numbers of operands, with all their lanes, the registers hold.
     """
 
     def cost(tile: tuple[int, int]) -> float:
         """Products of a step, and vectors to load for them, a column of results."""
         rows, columns = tile
-        tiles = 1 / rows if product.height is None else -(-product.height // rows)
+        tiles = 1 / rows if height is None else -(-height // rows)
         return tiles * (rows * columns + rows + columns) / columns
 
     tiles = [
         (rows, columns)
         for columns in range(1, _COLUMNS + 1)
-        if product.width % columns == 0
+        if width % columns == 0
         for rows in range(1, room // columns + 1)
-        if rows * columns + columns + 1 <= room
-        and (product.height is None or rows <= product.height)
+        if rows * columns + columns + 1 <= room and (height is None or rows <= height)
     ]
     return min(tiles, key=cost)
 

@@ -4,8 +4,8 @@ A loop `s = s + f(k)` becomes one over vectors, each lane of which sums up its o
 loop over shorter vectors for what is left, then one over single numbers; the lanes are added up in
 pairs at the end. The number of lanes is not the machine's, so results do not depend on that.
 
-What is added up in float64 and comes in float32 is added up in float32 as far as that loses no more
-digits than a short sum: in half the vectors.
+A long sum in float64 of numbers in float32 is one in float32 as far as that loses no more digits
+than a short sum would: in half the vectors.
 """
 
 from __future__ import annotations
@@ -180,17 +180,22 @@ def is_elementwise(loop: tirx.For) -> bool:
     return _accumulations(loop) == []
 
 
-def in_lanes(stmt: tirx.Stmt) -> tirx.Stmt:
-    """The statement with its loops that accumulate floats in vector lanes."""
+def in_lanes(stmt: tirx.Stmt, long_sums: frozenset[tirx.Var] = frozenset()) -> tirx.Stmt:
+    """The statement with its loops that accumulate floats in vector lanes.
+
+    Args:
+        stmt: any.
+        long_sums: what sums are in that are in float64 only for being long.
+    """
     if isinstance(stmt, tirx.SeqStmt):
-        return sequence([in_lanes(part) for part in statements(stmt)])
+        return sequence([in_lanes(part, long_sums) for part in statements(stmt)])
     if not isinstance(stmt, tirx.For):
         return stmt
     nest = _nest(stmt)
     sums = _accumulations(nest[-1])
     if sums and _is_worthwhile(nest, sums):
-        return _laned(nest, sums)
-    return with_parts(stmt, in_lanes(stmt.body))
+        return _laned(nest, sums, long_sums)
+    return with_parts(stmt, in_lanes(stmt.body, long_sums))
 
 
 def _nest(loop: tirx.For) -> list[tirx.For]:
@@ -303,13 +308,16 @@ class _Lanes:
         return each[0]
 
 
-def _laned(nest: list[tirx.For], sums: list[_Accumulation]) -> tirx.Stmt:
+def _laned(
+    nest: list[tirx.For], sums: list[_Accumulation], long_sums: frozenset[tirx.Var]
+) -> tirx.Stmt:
     """The nest with its innermost loop in lanes, which are combined after all of it."""
     *outer, inner = nest
     variable = inner.loop_var
     dtype = variable.ty.dtype
     simplify = sym.Analyzer().simplify
-    narrow = [found for one in sums if (found := one.narrow) is not None]
+    found = [one.narrow for one in sums if one.buffer in long_sums]
+    narrow = [one for one in found if one is not None]
     is_narrow = len(narrow) == len(sums)
     parts = narrow if is_narrow else sums
     long, short = _Lanes(parts, _width(inner, parts)), _Lanes(sums, SHORT)

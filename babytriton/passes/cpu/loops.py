@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
+from babytriton.ops.axes import LONG_SUM
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.chunks import in_chunks
 from babytriton.passes.cpu.dots import jammed
@@ -51,6 +52,7 @@ def plain_loops(mod: IRModule) -> IRModule:
 
 def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     places = _places(func)
+    unmarked, long_sums = _long_sums(func.body)
     # Of others TVM takes the indices for what it must keep of each dimension.
     given = {param for param in func.params if _is_buffer(param)}
 
@@ -66,7 +68,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.BufferStore(node.buffer, node.value, indices)
 
     body = tvm_ffi.structural_map(
-        jammed(func.body),
+        jammed(unmarked),
         [
             (ir.TensorLoad, load),
             (tirx.BufferStore, store),
@@ -78,10 +80,20 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_lanes(in_chunks(_merged(in_registers(body))))
+        body = in_lanes(in_chunks(_merged(in_registers(body))), long_sums)
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
+
+
+def _long_sums(body: tirx.Stmt) -> tuple[tirx.Stmt, frozenset[tirx.Var]]:
+    """The statement without the marks of long sums, and the buffers that these are added up in."""
+    marks = [mark for mark in nodes(body, tirx.AttrStmt) if mark.attr_key == LONG_SUM]
+    stores = [store for mark in marks for store in nodes(mark.body, tirx.BufferStore)]
+    plain = tvm_ffi.structural_map(
+        body, (tirx.AttrStmt, lambda node: node.body if node.attr_key == LONG_SUM else node)
+    )
+    return plain, frozenset(store.buffer for store in stores)
 
 
 def _places(func: tirx.PrimFunc) -> list[tirx.Var]:

@@ -39,8 +39,8 @@ SHARED = 1 << 17
 # With fewer rows to a tile, vector units wait for sums; with four, they take so much longer.
 BUSY_ROWS, FOUR_ROWS = 6, 1.15
 
-# Rows of a tile where a call tells how many there are of all.
-ROWS_OF_ANY = 8
+# Rows of a tile where a call tells how many there are of all; and how many columns it may tell.
+ROWS_OF_ANY, MANY = 8, 1024
 
 # To copy a number of an operand takes as long as so many products.
 COPY = 20
@@ -52,7 +52,7 @@ class Matmul(ScheduleRule):
     Gives register tiles of results in parallel tasks, and pointwise blocks that follow within
     the tile. Axes that no tile size divides are padded with copies (matrix products), or get
     smaller tiles (convolutions). Stands aside where no axis belongs to one operand alone
-    (a matrix by a vector is a row sum or a column sum), and for symbolic sizes.
+    (a matrix by a vector is a row sum or a column sum), and for convolutions of symbolic sizes.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -140,7 +140,7 @@ def tile(
         store = store or copied
         packed = pack(sch, product, product.other, product.column, columns)
         copies = [packed]
-        is_again = product.width > 2 * columns
+        is_again = product.width is None or product.width > 2 * columns
         is_ragged = product.height is None or product.height % rows > 0
         if is_again and (is_ragged or is_crowded(sch, product, rows)):
             copies.append(pack(sch, product, row_operand(sch, product), product.row, rows))
@@ -180,12 +180,13 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
     height, width = product.height, product.width
     if is_matrix_product(sch, product):
         # Padded to whole tiles: any size will do.
-        lanes = registers.lanes
-        rows = min(ROWS_OF_ANY, registers.rows)
+        rows, columns = min(ROWS_OF_ANY, registers.rows), registers.columns
+        if width is not None:
+            columns = min(-(-width // registers.lanes) * registers.lanes, columns)
         if height is not None:
-            rows = padded_rows(height, width, registers.rows)
-        return rows, min(-(-width // lanes) * lanes, registers.columns)
-    if height is None:
+            rows = padded_rows(height, width or MANY, registers.rows)
+        return rows, columns
+    if height is None or width is None:
         return 1, 1
     columns = largest_divisor(width, registers.columns)
     most = registers.rows

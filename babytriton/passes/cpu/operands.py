@@ -48,6 +48,8 @@ def is_crowded(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
     variables = [it.var for it in block.iter_vars]
     kinds = [axis_of(rng.min, variables) for rng in region.region]
     behind = region.source.shape[kinds.index(product.row) + 1 :]
+    if not all(isinstance(size, tirx.IntImm) for size in behind):
+        return False
     distance = math.prod(map(int, behind)) * tvm.DataType(str(region.source.ty.dtype)).bits // 8
     return drive_out(rows, distance)
 
@@ -87,9 +89,10 @@ def pack(
     loops = sch.get_loops(copy)
     panel, lane = sch.split(loops[place], [None, size])
     inner = [loops[n] for n in trailing]
-    if trailing and trailing[-1] == len(kinds) - 1:
+    extent = sch.get(inner[-1]).extent if inner else None
+    if trailing and trailing[-1] == len(kinds) - 1 and isinstance(extent, tirx.IntImm):
         # Whole lines of the cache are read, and the place where they go stays in it.
-        line = largest_divisor(int(sch.get(inner[-1]).extent), LINE)
+        line = largest_divisor(int(extent), LINE)
         inner[-1], along = sch.split(inner[-1], [None, line])
         sch.reorder(*(loops[n] for n in leading), panel, *inner, lane, along)
     else:
