@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import babytriton as bt
+from babytriton.passes.cpu.formulas import FORMULAS
 
 SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-42, -1e-42, 88.0, -104.0, 3e38)
 
@@ -110,7 +113,7 @@ def test_each_function_has_a_loop_of_its_own() -> None:
 
 def test_what_a_condition_guards_stays_under_it() -> None:
     def padded(x):
-        return torch.nn.functional.pad(torch.exp(torch.sin(x)), (0, 3))
+        return torch.nn.functional.pad(torch.exp(torch.sin(x)), (0, 0, 0, 3))
 
     x = torch.randn(40, 5000)
     compiled = bt.jit("cpu")(padded).lower(x).compile()
@@ -133,3 +136,26 @@ def test_sines_of_large_arguments_among_small_ones(large: float) -> None:
     torch.testing.assert_close(bt.jit("cpu")(cosines)(small), cosines(small), equal_nan=True)
     for ours, theirs in zip(bt.jit("cpu")(sine)(x), sine(x)):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+ACTIVATIONS = {
+    "softplus": lambda x: F.softplus(x, 2.0),
+    "elu": F.elu,
+    "selu": F.selu,
+    "celu": F.celu,
+    "mish": F.mish,
+    "logsigmoid": lambda x: F.logsigmoid(x),
+    "chosen": lambda x: torch.where(x > 1, torch.log(torch.exp(x) + 1), torch.tanh(x)),
+    "logit": lambda x: torch.logit(torch.sigmoid(x), 1e-3),
+}
+
+
+@pytest.mark.parametrize("size", [(64, 128), (100, 101), (7, 3)])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_functions_that_are_chosen_from_are_formulas(name: str, size: tuple[int, ...]) -> None:
+    """None is in a branch, which would call the library for each number."""
+    fn, x = ACTIVATIONS[name], torch.linspace(-30, 30, math.prod(size)).view(size)
+    compiled = bt.jit("cpu")(fn).lower(x).compile()
+    torch.testing.assert_close(compiled(x).double(), fn(x.double()), rtol=2e-5, atol=1e-6)
+    called = set(re.findall(r"(?:callq?|bl|jmp)\s+(\w+)", compiled.source("asm")))
+    assert not called & {f"{name}f" for name in FORMULAS}

@@ -78,7 +78,7 @@ def _one_by_one(store: tirx.BufferStore, place: tirx.Var) -> list[tirx.Stmt]:
         place: that.
     """
     done: list[tirx.Stmt] = []
-    while inner := _innermost(store.value):
+    while inner := _innermost(store.value) or _chosen(store.value):
         buffers = [
             tirx.decl_buffer((CHUNK,), dtype_of(call), f"{function_name(call)}_chunk")
             for call in inner
@@ -114,6 +114,18 @@ def _innermost(value: ir.Expr) -> list[ir.Call]:
         for call in _functions_in(outer):
             if not _functions_in(call) and not any(_is_same(call, other) for other in found):
                 found.append(call)
+    return found
+
+
+def _chosen(value: ir.Expr) -> list[ir.Call]:
+    """The functions left in a value that chooses, which may be of what others are chosen by.
+
+    TVM takes such a choice for a branch, and a function in a branch for what may not always run.
+    """
+    found: list[ir.Call] = []
+    for call in _functions(value) if nodes(value, tirx.Select) else ():
+        if not any(_is_same(call, other) for other in found):
+            found.append(call)
     return found
 
 

@@ -67,7 +67,10 @@ class Matmul(ScheduleRule):
         before, after = infos[: found[0]], infos[found[0] + 1 :]
         if product is None or not all(is_pointwise(sch, info) for info in before + after):
             return None
-        # Operands are read many times: what makes them is computed once, before.
+        # Operands are read many times: what makes them is computed once, before. Only where they
+        # lie makes no difference.
+        before = [info for info in before if not inline_transpose(sch, info)]
+        product = contraction(sch, product.info) or product
         before = inline_cheap(sch, before, keep_for=[product.info])
         after = inline_cheap(sch, after)
         for nest in pointwise_nests(sch, before):
@@ -85,6 +88,16 @@ class Matmul(ScheduleRule):
         for nest in pointwise_nests(sch, after):
             spread(sch, nest)
         return sch
+
+
+def inline_transpose(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """Read what a block only puts in another order where it lies; whether it is such a block."""
+    body = sch.get(info.block_rv).body
+    is_own = isinstance(body.value, ir.TensorLoad) and not is_output(sch, info)
+    if not is_own or not all(isinstance(index, tirx.Var) for index in body.value.indices):
+        return False
+    sch.compute_inline(info.block_rv)
+    return True
 
 
 def registers(sch: s_tir.Schedule, product: Contraction, target: Target) -> Registers:

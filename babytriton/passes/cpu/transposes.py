@@ -23,10 +23,14 @@ _VECTOR = 32
 
 
 def transposed_axis(sch: s_tir.Schedule, info: SBlockInfo) -> int | None:
-    """An axis, not the last, that is the last of something the block reads."""
+    """An axis, not the last, that is the last of something the block reads along the last one."""
     block = sch.get(info.block_rv)
     variables = [it.var for it in block.iter_vars]
-    last = [load.indices[-1] for load in nodes(block.body.value, ir.TensorLoad) if load.indices]
+    last = [
+        load.indices[-1]
+        for load in nodes(block.body.value, ir.TensorLoad)
+        if any(uses(index, variables[-1]) for index in list(load.indices)[:-1])
+    ]
     axes = [
         axis for axis, var in enumerate(variables[:-1]) if any(index.same_as(var) for index in last)
     ]

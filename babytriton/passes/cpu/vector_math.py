@@ -11,7 +11,8 @@ from tvm import IRModule, ir, tirx
 from tvm.target import codegen
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.cpu.formulas import FORMULAS, SMALL, Steps
+from babytriton.passes.cpu.formulas import FORMULAS, SMALL
+from babytriton.passes.cpu.formulas.steps import Steps
 from babytriton.passes.cpu.small_arguments import small_first
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
 from babytriton.passes.statements import sequence

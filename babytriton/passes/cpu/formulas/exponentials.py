@@ -1,0 +1,169 @@
+"""Exponentials, and what is computed from them; the error function."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, tirx
+
+from babytriton.passes.cpu.formulas.steps import (
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    MANTISSA,
+    ONE,
+    ROUND,
+    Steps,
+)
+
+# Cephes' expf: exp(r) = 1 + r + r * r * P(r) for |r| <= log(2) / 2.
+_EXP = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+# Of these exp is 0 and infinite; 2**n, in two factors, is still representable.
+_LEAST, _GREATEST = -104.0, 89.0
+# As these for powers of 2.
+_LEAST_POWER, _GREATEST_POWER = -151.0, 128.5
+
+
+def _exp(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """exp(x) = 2**n * exp(r) where x = n * log(2) + r."""
+    inside = steps(steps.within(x, _LEAST, _GREATEST))
+    return _times_power(steps, *_near_one(steps, inside))
+
+
+def _half_exp(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """exp(x) / 2, which may be representable where exp(x) is too large."""
+    inside = steps(steps.within(x, _LEAST, _GREATEST + 1))
+    near_one, shifted = _near_one(steps, inside)
+    return _times_power(steps, near_one, steps(shifted - steps.f(1.0)))
+
+
+def _near_one(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """exp(r), and n + ROUND, where x = n * log(2) + r."""
+    shifted = steps(steps.fma(x, steps.f(LOG2_E), steps.f(ROUND)))
+    n = steps(shifted - steps.f(ROUND))
+    r = steps(steps.fma(n, steps.f(-LN2_HIGH), x))
+    r = steps(steps.fma(n, steps.f(-LN2_LOW), r))
+    return _exp_of_small(steps, r), shifted
+
+
+def _exp_of_small(steps: Steps, r: ir.Expr) -> ir.Expr:
+    return steps(steps.fma(steps.polynomial(r, _EXP), r * r, r) + steps.f(1.0))
+
+
+def _times_power(steps: Steps, value: ir.Expr, shifted: ir.Expr) -> ir.Expr:
+    """The value times 2**n, of n + ROUND.
+
+    In two factors: one may be too small or too large. The bits of `shifted` are n, and others above
+    that the shifts push out.
+    """
+    bits = steps(steps.bits(shifted))
+    half = steps(tirx.shift_right(bits, steps.i(1)))
+    first = tirx.shift_left(half, steps.i(MANTISSA)) + steps.i(ONE)
+    second = tirx.shift_left(bits - half, steps.i(MANTISSA)) + steps.i(ONE)
+    return steps(value * steps.from_bits(first) * steps.from_bits(second))
+
+
+def exp2(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """2**x = 2**n * exp(r * log(2)) where x = n + r."""
+    inside = steps(steps.within(steps(x), _LEAST_POWER, _GREATEST_POWER))
+    shifted = steps(inside + steps.f(ROUND))
+    r = steps((inside - (shifted - steps.f(ROUND))) * steps.f(math.log(2)))
+    return _times_power(steps, _exp_of_small(steps, r), shifted)
+
+
+def exp(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """exp(x)."""
+    return _exp(steps, steps(x))
+
+
+def sigmoid(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """1 / (1 + exp(-x)), by exp(-abs(x)), which does not overflow where the result is tiny."""
+    x = steps(x)
+    e = _exp(steps, steps(steps.f(0.0) - tirx.abs(x)))
+    ratio = steps(steps.f(1.0) / (steps.f(1.0) + e))
+    return steps(tirx.Select(x < steps.f(0.0), e * ratio, ratio))
+
+
+# Cephes' tanhf: tanh(x) = x + x**3 * P(x**2) for |x| < 0.625.
+_TANH = (
+    -5.70498872745e-3,
+    2.06390887954e-2,
+    -5.37397155531e-2,
+    1.33314422036e-1,
+    -3.33332819422e-1,
+)
+
+
+def tanh(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """A polynomial near zero, and 1 - 2 / (exp(2 * abs(x)) + 1) elsewhere."""
+    x = steps(x)
+    size = steps(tirx.abs(x))
+    square = steps(size * size)
+    near = steps(steps.fma(steps.polynomial(square, _TANH) * square, size, size))
+    e = _exp(steps, steps(size + size))
+    far = steps(steps.f(1.0) - steps.f(2.0) / (e + steps.f(1.0)))
+    found = steps(tirx.Select(size < steps.f(0.625), near, far))
+    return steps(steps.with_sign_of(x, found))
+
+
+# Cephes' sinhf: sinh(x) = x + x**3 * P(x**2) for |x| < 1.
+_SINH = (2.03721912945e-4, 8.33028376239e-3, 1.66667160211e-1)
+
+
+def sinh(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """A polynomial near zero, and the difference of exponentials elsewhere."""
+    x = steps(x)
+    size = steps(tirx.abs(x))
+    square = steps(size * size)
+    near = steps(steps.fma(steps.polynomial(square, _SINH) * square, size, size))
+    half = _half_exp(steps, size)
+    far = steps(half - steps.f(0.25) / half)
+    return steps(steps.with_sign_of(x, steps(tirx.Select(size < steps.f(1.0), near, far))))
+
+
+def cosh(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """The mean of exp(x) and exp(-x)."""
+    half = _half_exp(steps, steps(tirx.abs(steps(x))))
+    return steps(half + steps.f(0.25) / half)
+
+
+# Rational minimax approximation of erf(x) / x in x**2, as used by Eigen 3.4 and XLA.
+_ERF_OVER = (
+    0.00022905065861350646,
+    0.0034082910107109506,
+    0.050955695062380861,
+    0.18520832239976145,
+    1.128379143519084,
+)
+_ERF_UNDER = (
+    -1.1791602954361697e-7,
+    0.000023547966471313185,
+    0.0010179625278914885,
+    0.014070470171167667,
+    0.11098505178285362,
+    0.49746925110067538,
+    1.0,
+)
+_ERF_IS_ONE = 3.832506856900711
+
+
+def erf(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """x * P(x**2) / Q(x**2) as far as it is less than 1."""
+    x = steps(x)
+    inside = steps(steps.within(x, -_ERF_IS_ONE, _ERF_IS_ONE))
+    square = steps(inside * inside)
+    over = steps(inside * steps.polynomial(square, _ERF_OVER))
+    ratio = steps(over / steps.polynomial(square, _ERF_UNDER))
+    return steps(steps.within(ratio, -1.0, 1.0))
+
+
+def rsqrt(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """Both of its operations round correctly, and processors have them for vectors."""
+    return steps(steps.f(1.0) / tirx.sqrt(x))

@@ -1,0 +1,93 @@
+"""Loops on the CPU whose index decides what they read: one for each range."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+
+
+def put_together(x, y):
+    return torch.cat([x, y * 2, x[:, :3]], -1)
+
+
+def repeated(x, y):
+    return x.repeat(2, 3) + torch.cat([y, y, y, y, y, y], 0).reshape(2 * x.shape[0], -1)
+
+
+def padded(x, y):
+    return F.pad(x, (2, 3, 1, 0), value=0.5) * 2
+
+
+def reflected(x, y):
+    return F.pad(x.unsqueeze(0), (2, 3), mode="reflect")
+
+
+def rolled(x, y):
+    return x.roll(3, -1) + y.roll((1, -2), (0, 1))
+
+
+def sums_of_parts(x, y):
+    return torch.cat([x, y], -1).sum(-1), torch.cat([x, y], 0).amax(0)
+
+
+def rotated(x, y):
+    half = x.shape[-1] // 2
+    return x * y + torch.cat([-x[:, half:], x[:, : 2 * half - half]], -1) * y[:, : 2 * half].sum()
+
+
+FUNCTIONS = [put_together, repeated, padded, reflected, rolled, sums_of_parts, rotated]
+
+
+@pytest.mark.parametrize("size", [(3, 8), (5, 17), (64, 128), (200, 311), (1, 40_000)])
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_values(fn, size: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(size, generator=generator) for _ in range(2))
+    if fn is rotated:
+        x, y = (part[:, : size[1] // 2 * 2].contiguous() for part in (x, y))
+    for dynamic in (False, True):
+        found = bt.jit("cpu", dynamic=dynamic)(fn)(x, y)
+        exact = fn(x.double(), y.double())
+        torch.testing.assert_close(found, exact, check_dtype=False, rtol=2e-5, atol=1e-4)
+
+
+def test_a_range_asks_nothing() -> None:
+    def tiled(x, y):
+        return torch.cat([x, y], -1).repeat(1, 3)
+
+    x, y = torch.randn(64, 100), torch.randn(64, 100)
+    for fn in (put_together, tiled):
+        source = bt.jit("cpu", dynamic=False)(fn).lower(x, y).compile().source("tir")
+        assert "if_then_else" not in source
+    assert "% T.int64(200)" not in source
+
+
+def test_many_ranges_are_one_loop() -> None:
+    def many(x):
+        return x.repeat(40)
+
+    x = torch.randn(30)
+    compiled = bt.jit("cpu")(many).lower(x).compile()
+    assert torch.equal(compiled(x), many(x))
+    assert compiled.source("tir").count("for ") == 1
+
+
+@pytest.mark.parametrize("sizes", [(100, 200), (1030, 64), (17, 3000)])
+def test_what_is_read_along_one_axis_is_no_transpose(sizes: tuple[int, int]) -> None:
+    def outer(x, y):
+        return x[:, None] * y
+
+    def rows(x, y):
+        return F.embedding((x.abs() * 3).long(), y[:, None] * y[:8])
+
+    def beside(x, y):
+        return torch.stack([x, x + 1], -1)
+
+    x, y = (torch.linspace(-2, 2, size) for size in sizes)
+    for fn in (outer, rows, beside):
+        compiled = bt.jit("cpu")(fn).lower(x, y).compile()
+        torch.testing.assert_close(compiled(x, y), fn(x, y))
+        assert "T.int64(16), T.int64(16)" not in compiled.source("tir")
