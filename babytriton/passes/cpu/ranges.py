@@ -30,17 +30,19 @@ def in_ranges(stmt: tirx.Stmt) -> tirx.Stmt:
     return _by_ranges(stmt) if stores else with_parts(stmt, in_ranges(stmt.body))
 
 
-def _by_ranges(loop: tirx.For) -> tirx.Stmt:
+def _by_ranges(loop: tirx.For, most: int = _MOST) -> tirx.Stmt:
+    """The loop as no more than so many, which may decide what others ask."""
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
     is_known = isinstance(loop.extent, tirx.IntImm) and isinstance(loop.min, tirx.IntImm)
     if loop.kind not in kinds or loop.annotations or not is_known or loop.step is not None:
         return loop
     first, end = int(loop.min), int(loop.min) + int(loop.extent)
     inside = sorted({place for place in _turns(loop) if first < place < end})
-    if not inside or len(inside) >= _MOST:
-        return loop
     bounds = [first, *inside, end]
-    return sequence([_range(loop, *pair) for pair in pairwise(bounds)])
+    parts = len(bounds) - 1
+    if not 1 < parts <= most:
+        return loop
+    return sequence([_by_ranges(_range(loop, *pair), most // parts) for pair in pairwise(bounds)])
 
 
 def _range(loop: tirx.For, start: int, end: int) -> tirx.For:
