@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import tvm
@@ -198,6 +199,29 @@ def test_ten_million_pairs(fn: Callable[..., torch.Tensor], limit: float) -> Non
     assert x.numel() > 10_000_000
     check(bt.jit("cpu")(fn)(x, y), fn(x.double(), y.double()), limit)
     check(bt.jit("cpu")(fn)(y.abs(), x), fn(y.abs().double(), x.double()), limit)
+
+
+def test_remainders_are_exact() -> None:
+    """As the C library's: torch has no digits, or none at all, where quotients are large."""
+
+    def remainders(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.fmod(x, y), torch.remainder(x, y)
+
+    generator = torch.Generator().manual_seed(0)
+    any_bits = torch.randint(-(2**31), 2**31, (2, 500_000), generator=generator)
+    any_x, any_y = any_bits.to(torch.int32).view(torch.float32)
+    near = torch.randn(2, 500_000, generator=generator) * torch.tensor([[100.0], [1.0]])
+    pairs = torch.cartesian_prod(SPECIAL, SPECIAL)
+    compiled = bt.jit("cpu")(remainders)
+    for x, y in ((any_x, any_y), (near[0], near[1]), (near[0].round(), near[1].round()), pairs.T):
+        found, positive = compiled(x.contiguous(), y.contiguous())
+        with np.errstate(invalid="ignore"):
+            exact = torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
+        torch.testing.assert_close(found, exact, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found.signbit()[~exact.isnan()], exact.signbit()[~exact.isnan()])
+        opposite = (exact * y.sign() < 0) & (y != 0)
+        moved = torch.where(opposite, exact + y, exact)
+        torch.testing.assert_close(positive, moved, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -6,10 +6,12 @@ from tvm import IRModule, ir, tirx
 
 from babytriton.passes.cpu.formulas import FORMULAS
 from babytriton.passes.intrinsics import (
+    HALVES,
     dtype_of,
     function_name,
     in_float32,
     is_half_function,
+    rewrite,
     rewrite_calls,
 )
 
@@ -20,7 +22,16 @@ LIBRARY = ("tanh", "atanh", "sinh", "cosh")
 
 def precise_math(mod: IRModule) -> IRModule:
     """Kernels whose math is as precise as torch's; 16-bit float functions run in float32."""
-    return rewrite_calls(mod, precise)
+    return rewrite_calls(rewrite(mod, tirx.Mod, _remainder), precise)
+
+
+def _remainder(node: tirx.Mod) -> ir.Expr:
+    """A remainder of floats as a function, which has a formula; that of halves is exact in it."""
+    dtype = dtype_of(node)
+    if dtype not in ("float32", *HALVES):
+        return node
+    wide = [x.astype("float32") for x in (node.a, node.b)]
+    return tirx.call_intrin("float32", "tirx.fmod", *wide).astype(dtype)
 
 
 def precise(call: ir.Call) -> ir.Expr:

@@ -22,13 +22,14 @@ _PIECE = 1024
 
 
 def small_first(
-    loop: tirx.For, small_form: Callable[[ir.Call], tuple[ir.Call, float] | None]
+    loop: tirx.For, small_form: Callable[[ir.Call], tuple[ir.Call, ir.Expr] | None]
 ) -> tirx.Stmt:
     """The loop, by formulas for small arguments first where its functions have some.
 
     Args:
         loop: any.
-        small_form: what computes a call of small arguments, and up to which; None for other calls.
+        small_form: what computes a call of small arguments, and whether its own are too large;
+            None for other calls.
     """
     stores = statements(loop.body)
     if not all(isinstance(store, tirx.BufferStore) for store in stores):
@@ -67,7 +68,7 @@ def _runs_twice(body: tirx.Stmt) -> bool:
 def _small_first(
     loop: tirx.For,
     calls: list[ir.Call],
-    small_form: Callable[[ir.Call], tuple[ir.Call, float] | None],
+    small_form: Callable[[ir.Call], tuple[ir.Call, ir.Expr] | None],
 ) -> tirx.Stmt:
     """The loop by those formulas, and then by the others if an argument was too large."""
     zero = tirx.const(0, "int32")
@@ -75,10 +76,9 @@ def _small_first(
     found: ir.Expr = tirx.BufferLoad(is_large, [zero])
 
     for call in calls:
-        _, greatest = small_form(call) or (call, 0.0)
-        argument = call.args[-1]
-        beyond = tirx.abs(argument) > tirx.const(greatest, argument.ty.dtype)
-        found = tirx.bitwise_or(found, tirx.Cast("int32", beyond))
+        form = small_form(call)
+        assert form is not None
+        found = tirx.bitwise_or(found, tirx.Cast("int32", form[1]))
 
     def small(call: ir.Call) -> ir.Expr:
         form = small_form(call)

@@ -38,13 +38,13 @@ def _name(call: ir.Call) -> str | None:
 _OF_SMALL = ".small"
 
 
-def _small_form(call: ir.Call) -> tuple[ir.Call, float] | None:
+def _small_form(call: ir.Call) -> tuple[ir.Call, ir.Expr] | None:
     name = _name(call)
     if name not in SMALL:
         return None
-    _, greatest = SMALL[name]
+    _, is_beyond = SMALL[name]
     small = tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name + _OF_SMALL, *call.args[1:])
-    return small, greatest
+    return small, is_beyond(*call.args[1:])
 
 
 def _formula(name: str) -> Callable[..., ir.Expr]:

@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from tvm import ir
 
-from babytriton.passes.cpu.formulas import exponentials, logarithms, trigonometry
-from babytriton.passes.cpu.formulas.trigonometry import GREATEST_SMALL
+from babytriton.passes.cpu.formulas import exponentials, logarithms, remainders, trigonometry
 
 FORMULAS: dict[str, Callable[..., ir.Expr]] = {
     formula.__name__: formula
@@ -25,13 +24,16 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
         *(logarithms.asinh, logarithms.acosh, logarithms.atanh),
         *(trigonometry.sin, trigonometry.cos, trigonometry.tan, trigonometry.hypot),
         *(trigonometry.asin, trigonometry.acos, trigonometry.atan, trigonometry.atan2),
+        remainders.fmod,
     )
 }
 """By the name of TVM's intrinsic."""
 
-SMALL: dict[str, tuple[Callable[..., ir.Expr], float]] = {
-    "sin": (trigonometry.small_sin, GREATEST_SMALL),
-    "cos": (trigonometry.small_cos, GREATEST_SMALL),
-    "tan": (trigonometry.small_tan, GREATEST_SMALL),
+SMALL: dict[str, tuple[Callable[..., ir.Expr], Callable[..., ir.Expr]]] = {
+    "sin": (trigonometry.small_sin, trigonometry.is_beyond),
+    "cos": (trigonometry.small_cos, trigonometry.is_beyond),
+    "tan": (trigonometry.small_tan, trigonometry.is_beyond),
+    "fmod": (remainders.small_fmod, remainders.is_beyond),
 }
-"""Those that are shorter of small arguments, and up to which; with fused multiply-adds alone."""
+"""Those that are shorter of small arguments, and whether arguments are too large for them; with
+fused multiply-adds alone."""

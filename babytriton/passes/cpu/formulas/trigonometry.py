@@ -54,13 +54,13 @@ def _quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 
 
 # Up to which _small_quadrant counts quarter turns rightly, and they have few enough bits.
-GREATEST_SMALL = 2.0**19
+_GREATEST_SMALL = 2.0**19
 # A quarter turn in three parts of 24 bits each.
 _QUARTERS = ("0x1.921fb6p+0", "-0x1.777a5cp-25", "-0x1.ee59dap-50")
 
 
 def _small_quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """As _quadrant, of arguments up to GREATEST_SMALL (Cody and Waite's reduction).
+    """As _quadrant, of arguments up to _GREATEST_SMALL (Cody and Waite's reduction).
 
     With multiply-adds of one rounding the first part is exact: what is left is a multiple of the
     last bit of the quarter turn, and less than one.
@@ -72,6 +72,11 @@ def _small_quadrant(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         rest = steps(steps.fma(turns, steps.f(-float.fromhex(part)), rest))
     # The low bits of `shifted` are the number's.
     return steps(steps.bits(shifted)), rest
+
+
+def is_beyond(x: ir.Expr) -> ir.Expr:
+    """Whether an argument is too large for _small_quadrant."""
+    return tirx.abs(x) > tirx.const(_GREATEST_SMALL, x.ty.dtype)
 
 
 def _waves(steps: Steps, r: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -128,19 +133,19 @@ def tan(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 def small_sin(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """sin(x) of arguments up to GREATEST_SMALL."""
+    """sin(x) of arguments up to _GREATEST_SMALL."""
     x = steps(x)
     return tirx.Select(tirx.EQ(x, steps.f(0.0)), x, _wave(steps, *_small_quadrant(steps, x)))
 
 
 def small_cos(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """cos(x) of arguments up to GREATEST_SMALL."""
+    """cos(x) of arguments up to _GREATEST_SMALL."""
     quadrant, r = _small_quadrant(steps, steps(x))
     return _wave(steps, steps(quadrant + steps.i(1)), r)
 
 
 def small_tan(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """tan(x) of arguments up to GREATEST_SMALL."""
+    """tan(x) of arguments up to _GREATEST_SMALL."""
     x = steps(x)
     return tirx.Select(tirx.EQ(x, steps.f(0.0)), x, _slope(steps, *_small_quadrant(steps, x)))
 
