@@ -176,35 +176,43 @@ class Runner:
         inputs = list(enumerate(self._program.inputs))
         order = {i: leaves[input] for i, input in inputs if isinstance(input, int)}
         calls = {i: interop.packed(input) for i, input in inputs if isinstance(input, TorchCall)}
-        admits = self._admits(arguments, guards, leaves)
-        if admits is None or len(order) + len(calls) < len(inputs):
+        numbers = {i: input.of for i, input in inputs if isinstance(input, Computed)}
+        if len(order) + len(calls) + len(numbers) < len(inputs):
             return None
+        symbolic = self._symbolic(leaves)
+        if self._sizes is not None and symbolic is None:
+            return None
+        admits = like(arguments, guards, symbolic)
+        if admits is None:
+            return None
+        places = {} if symbolic is None else symbolic.places()
         if isinstance(self._launcher, DirectLauncher) and self._result == Output(0):
-            return Shortcut(admits, self._launcher.of_arguments(order, len(arguments)))
-        if self._sizes is not None and _has_sizes(self._result):
-            return None
+            run = self._launcher.of_arguments(order, len(arguments), numbers, places)
+            return Shortcut(admits, run)
 
-        def run(*given: Any) -> Any:
+        def generally(*given: Any) -> Any:
+            sizes = {name: given[i].shape[axis] for name, (i, axis) in places.items()}
             parameters = calls | {i: given[argument] for i, argument in order.items()}
+            parameters |= {i: number(sizes) for i, number in numbers.items()}
             outputs = self._launcher([parameters[i] for i in range(len(parameters))])
-            return filled(self._result, parameters, outputs, {})
+            return filled(self._result, parameters, outputs, sizes)
 
-        return Shortcut(admits, run)
+        return Shortcut(admits, generally)
 
-    def _admits(
-        self, arguments: Sequence[Any], guards: Sequence[Guard], leaves: Sequence[int]
-    ) -> Callable[..., bool] | None:
-        """Whether a call's arguments are like these, of which the leaves have these numbers."""
+    def _symbolic(self, leaves: Sequence[int]) -> Sizes | None:
+        """What is asked of a call's symbolic sizes; None where its tensors have none.
+
+        Args:
+            leaves: the arguments that are tensors and floats, by number.
+        """
         if self._sizes is None:
-            return like(arguments, guards)
+            return None
         specs = zip(leaves, self._signature.leaves())
         shapes = {i: leaf.spec.type.shape for i, leaf in specs if isinstance(leaf.spec, TensorSpec)}
         vary = {i: shape for i, shape in shapes.items() if any(isinstance(n, Dim) for n in shape)}
-        if not vary:
-            return None
         conditions = self._sizes.conditions
         hold = conditions.hold if conditions.each else None
-        return like(arguments, guards, Sizes(vary, SMALLEST, hold))
+        return Sizes(vary, SMALLEST, hold) if vary else None
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""
@@ -235,13 +243,6 @@ def filled(
         return output.item() if place.is_float else output
 
     return fill(result, leaf, (Output, Returned, Computed))
-
-
-def _has_sizes(result: Any) -> bool:
-    """Whether a result has numbers in it that are computed from sizes."""
-    found: list[Any] = []
-    fill(result, found.append, (Computed,))
-    return bool(found)
 
 
 def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher | DirectLauncher:

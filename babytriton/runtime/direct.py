@@ -75,17 +75,34 @@ class DirectLauncher:
             raise
         return outputs
 
-    def of_arguments(self, order: Mapping[int, int], count: int) -> Callable[..., Any]:
+    def of_arguments(
+        self,
+        order: Mapping[int, int],
+        count: int,
+        numbers: Mapping[int, Callable[[Mapping[str, int]], Any]],
+        sizes: Mapping[str, tuple[int, int]],
+    ) -> Callable[..., Any]:
         """A function of a call's arguments that gives the program's first output.
 
         Args:
-            order: the argument that each parameter is, by number, but for those that are calls.
+            order: the argument that each parameter is, by number, but for those that are calls of
+                torch, or computed.
             count: how many arguments a call has.
+            numbers: for parameters that are computed, by what, of the sizes by name.
+            sizes: the argument and the dimension that tell each of these.
         """
         names = [f"unused{i}" for i in range(count)]
         for parameter, argument in order.items():
             names[argument] = self._program.parameters[parameter]
-        return self._function(names, self._program.results[0], "[0]")
+        lines = []
+        if numbers:
+            each = [f"{name!r}: {names[i]}.shape[{axis}]" for name, (i, axis) in sizes.items()]
+            lines.append(f"sizes_by_name = {{{', '.join(each)}}}")
+        for parameter, number in numbers.items():
+            name = self._program.parameters[parameter]
+            self._globals[f"number_{name}"] = number
+            lines.append(f"{name} = number_{name}(sizes_by_name)")
+        return self._function(names, self._program.results[0], "[0]", lines)
 
     def into(self) -> Callable[..., None]:
         """A function of the parameters, and of tensors that the outputs are written to.
@@ -106,15 +123,16 @@ class DirectLauncher:
         return self._defined(names, [*self._steps(ours), *others, "return"])
 
     def _function(
-        self, arguments: Sequence[str], result: str, part: str = ""
+        self, arguments: Sequence[str], result: str, part: str = "", before: Sequence[str] = ()
     ) -> Callable[..., Any]:
         """The program as a function of variables, that returns others.
 
         Args:
             arguments, result: what it takes and returns.
             part: of the outputs that this is, as Python writes it after a list of all.
+            before: lines that run first.
         """
-        lines = [*self._sizes(part), *self._steps({}), f"return {result}"]
+        lines = [*before, *self._sizes(part), *self._steps({}), f"return {result}"]
         return self._defined(arguments, lines)
 
     def _defined(self, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:

@@ -44,6 +44,15 @@ class Sizes:
     smallest: int
     hold: Callable[[Mapping[str, int]], bool] | None
 
+    def places(self) -> dict[str, tuple[int, int]]:
+        """The argument and the dimension that tell each size."""
+        found: dict[str, tuple[int, int]] = {}
+        for argument, shape in self.shapes.items():
+            for axis, size in enumerate(shape):
+                if isinstance(size, Dim):
+                    found.setdefault(size.name, (argument, axis))
+        return found
+
 
 def like(
     given: Sequence[Any],
@@ -60,9 +69,13 @@ def like(
         conditions: what else must hold.
         symbolic: what is asked of those sizes that may be others.
     """
-    tensors = [i for i, x in enumerate(given) if isinstance(x, torch.Tensor)]
+    first = {id(x): i for i, x in reversed([*enumerate(given)]) if isinstance(x, torch.Tensor)}
+    # torch's guards refuse a tensor that is there twice.
+    again = {i: n for i, x in enumerate(given) if (n := first.get(id(x), i)) != i}
+    tensors = sorted(first.values())
     every = [given[i] for i in tensors]
-    values = [(i, type(x), x) for i, x in enumerate(given) if i not in tensors]
+    others = {*tensors, *again}
+    values = [(i, type(x), x) for i, x in enumerate(given) if i not in others]
     if any(tensor.requires_grad for tensor in every):
         if torch.is_grad_enabled():
             return None
@@ -83,7 +96,7 @@ def like(
         *every, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
     ).check
     on_gpu = [i for i in tensors if given[i].is_cuda]
-    if not values and not on_gpu and not conditions and not vary:
+    if not (values or on_gpu or conditions or vary or again):
         return check
     known: dict[str, Any] = {"check": check}
     tests = []
@@ -93,11 +106,12 @@ def like(
         # A float is an argument of the kernel; other values are part of the program.
         if kind is not float:
             tests.append(f"x{i} == value_{i}")
+    tests += [f"x{i} is x{n}" for i, n in again.items()]
     tests.append(f"check({', '.join(f'x{i}' for i in tensors)})")
     tests += [f"x{i}.data_ptr() % {ALIGNMENT} == 0" for i in on_gpu]
     if symbolic is not None:
         known["hold"] = symbolic.hold
-        tests += [f"x{i}.is_contiguous()" for i in vary]
+        tests += [f"x{i}.is_contiguous()" for i in vary if i not in again]
         tests += _sizes_fit(symbolic)
     for number, condition in enumerate(conditions):
         known[f"condition_{number}"] = condition
@@ -115,21 +129,24 @@ def _fixed(shape: Sequence[Size]) -> list[int | None]:
 
 def _sizes_fit(symbolic: Sizes) -> list[str]:
     """Tests of whether the sizes of a call's tensors go together, in order."""
-    first: dict[str, str] = {}
+    places = symbolic.places()
     tests = []
     for argument, shape in symbolic.shapes.items():
         # A look at a tensor's shape makes an object: there is one for each.
         tests.append(f"(shape_{argument} := x{argument}.shape)")
         for axis, size in enumerate(shape):
-            here = f"shape_{argument}[{axis}]"
             if isinstance(size, Dim):
-                known = first.setdefault(size.name, here)
+                here, known = f"shape_{argument}[{axis}]", _place(*places[size.name])
                 smallest = f"{here} >= {symbolic.smallest}"
                 tests.append(smallest if known == here else f"{here} == {known}")
     if symbolic.hold is not None:
-        named = ", ".join(f"{name!r}: {here}" for name, here in first.items())
+        named = ", ".join(f"{name!r}: {_place(*place)}" for name, place in places.items())
         tests.append(f"hold({{{named}}})")
     return tests
+
+
+def _place(argument: int, axis: int) -> str:
+    return f"shape_{argument}[{axis}]"
 
 
 _VALUES = (float, int, bool, str, type(None), torch.dtype, torch.device)

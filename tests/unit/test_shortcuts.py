@@ -340,3 +340,35 @@ def test_torchs_calls_with_any_size() -> None:
     for shape in ((3, 4), (5, 9), (2, 2)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), ordered(x))
+
+
+def test_a_tensor_may_be_there_twice() -> None:
+    def fn(a, b, c):
+        return a * b - c
+
+    x, y, z = (torch.arange(12.0).view(3, 4) * n for n in (1, 2, 3))
+    for dynamic in (False, True):
+        compiled = bt.jit("cpu", dynamic=dynamic)(fn)
+        for args in ((x, x, x), (x, y, x), (x, y, z), (y, y, z)):
+            for _ in range(2):
+                torch.testing.assert_close(compiled(*args), fn(*args))
+            _, _, admits, run = compiled._shortcuts[0]
+            assert admits(*args)
+            torch.testing.assert_close(run(*args), fn(*args))
+        assert len(compiled.specializations()) == 1
+
+
+def test_numbers_that_are_computed_from_sizes() -> None:
+    def fn(x, y):
+        return torch.cat([x, y], 0).diff(dim=-1), x.shape[0] + y.shape[0]
+
+    def first(x):
+        return torch.cat([x, x * 2], 0)
+
+    compiled, one = bt.jit("cpu", dynamic=True)(fn), bt.jit("cpu", dynamic=True)(first)
+    for m, n, k in ((2, 3, 4), (5, 2, 7), (40, 30, 20)):
+        x, y = torch.randn(m, k), torch.randn(n, k)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, y), fn(x, y))
+            torch.testing.assert_close(one(x), first(x))
+    assert len(compiled._shortcuts) == len(one._shortcuts) == 1
