@@ -14,6 +14,9 @@ from babytriton.passes.blocks import is_output, loads, loop_of, nodes, same_exte
 
 Nest = list[SBlockInfo]
 
+LONG = 64
+"""Steps of a loop, beside which what starts and ends it is little."""
+
 
 def pointwise_nests(
     sch: s_tir.Schedule, infos: list[SBlockInfo], side_by_side: bool = False
@@ -112,11 +115,27 @@ def block_depth(sch: s_tir.Schedule, info: SBlockInfo) -> int:
     store = block.body
     target = offset(store.buffer, store.indices)
     sources = [offset(load.source, load.indices) for load in nodes(store.value, ir.TensorLoad)]
+    if len(variables) > 1 and is_long(info.iters[-1].dom):
+        # What asks for places, not for elements, would divide as well.
+        asked = without_loads(store.value)
+        variables = variables[-1:] if any(uses(asked, var) for var in variables) else variables
     for depth in range(len(variables), 1, -1):
         outer, inner = variables[:-depth], variables[-depth:]
         if all(moves_along(source, target, outer, inner) for source in sources):
             return depth
     return min(len(variables), 1)
+
+
+def is_long(extent: int | tirx.Expr) -> bool:
+    """Whether a loop may well be one by itself; one of a length that a call tells may be."""
+    return not isinstance(extent, int) or extent >= LONG
+
+
+def without_loads(value: ir.Expr) -> ir.Expr:
+    """The expression with zeros in place of the elements that it reads."""
+    return tvm_ffi.structural_map(
+        value, (ir.TensorLoad, lambda load: tirx.const(0, load.ty.dtype)), order="pre"
+    )
 
 
 def moves_along(

@@ -140,15 +140,18 @@ def _in_one_piece(buffer: tirx.Var, indices: list[ir.Expr]) -> list[ir.Expr]:
         return indices
     simplify = sym.Analyzer().simplify
     position = rest = simplify(indices[-1].a)
-    for index, size in reversed([*zip(indices, shape)][1:]):
-        if not tvm_ffi.structural_equal(simplify(index), simplify(tirx.FloorMod(rest, size))):
-            return indices
-        rest = tirx.FloorDiv(rest, size)
-    # A remainder along the first dimension is no position: it may begin again.
-    if not tvm_ffi.structural_equal(simplify(indices[0]), simplify(rest)):
-        return indices
     zeros = [tirx.const(0, index.ty.dtype) for index in indices[1:]]
-    return [*zeros, position]
+    for place in range(len(indices) - 1, -1, -1):
+        index = simplify(indices[place])
+        # What is left may be less than a dimension's size; nothing is left for those before it. A
+        # remainder along the first dimension is no position: it may begin again.
+        if tvm_ffi.structural_equal(index, simplify(rest)):
+            is_last = all(_is_number(simplify(before), 0) for before in indices[:place])
+            return [*zeros, position] if is_last else indices
+        if not tvm_ffi.structural_equal(index, simplify(tirx.FloorMod(rest, shape[place]))):
+            return indices
+        rest = tirx.FloorDiv(rest, shape[place])
+    return indices
 
 
 def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:

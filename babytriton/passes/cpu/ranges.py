@@ -33,16 +33,22 @@ def in_ranges(stmt: tirx.Stmt) -> tirx.Stmt:
 def _by_ranges(loop: tirx.For, most: int = _MOST) -> tirx.Stmt:
     """The loop as no more than so many, which may decide what others ask."""
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+    if loop.kind not in kinds or loop.annotations or loop.step is not None or most < 2:
+        return loop
     is_known = isinstance(loop.extent, tirx.IntImm) and isinstance(loop.min, tirx.IntImm)
-    if loop.kind not in kinds or loop.annotations or not is_known or loop.step is not None:
-        return loop
-    first, end = int(loop.min), int(loop.min) + int(loop.extent)
-    inside = sorted({place for place in _turns(loop) if first < place < end})
-    bounds = [first, *inside, end]
+    bounds = _bounds(loop) if is_known else []
     parts = len(bounds) - 1
-    if not 1 < parts <= most:
-        return loop
-    return sequence([_by_ranges(_range(loop, *pair), most // parts) for pair in pairwise(bounds)])
+    if 1 < parts <= most:
+        ranges = [_range(loop, *pair) for pair in pairwise(bounds)]
+        return sequence([_by_ranges(part, most // parts) for part in ranges])
+    halves = _at_told_place(loop)
+    return sequence([_by_ranges(part, most // 2) for part in halves]) if halves else loop
+
+
+def _bounds(loop: tirx.For) -> list[int]:
+    """Where the ranges of a loop begin, and where the last one ends."""
+    first, end = int(loop.min), int(loop.min) + int(loop.extent)
+    return [first, *sorted({place for place in _turns(loop) if first < place < end}), end]
 
 
 def _range(loop: tirx.For, start: int, end: int) -> tirx.For:
@@ -52,6 +58,14 @@ def _range(loop: tirx.For, start: int, end: int) -> tirx.For:
     zero, extent = tirx.const(0, dtype), tirx.const(end - start, dtype)
     analyzer = sym.Analyzer()
     analyzer.bind(variable, ir.Range(zero, extent))
+    body = at_step(loop.body, loop.loop_var, tirx.const(start, dtype) + variable)
+    divided = [(tirx.FloorDiv, analyzer.simplify), (tirx.FloorMod, analyzer.simplify)]
+    body = tvm_ffi.structural_map(body, divided)
+    return tirx.For(variable, zero, extent, loop.kind, _decided(body, analyzer))
+
+
+def _decided(body: tirx.Stmt, analyzer: sym.Analyzer) -> tirx.Stmt:
+    """The statement without the branches that what is known decides."""
 
     def chosen(node: ir.Expr, test: ir.Expr, first: ir.Expr, second: ir.Expr) -> ir.Expr:
         found = analyzer.simplify(test)
@@ -65,17 +79,54 @@ def _range(loop: tirx.For, start: int, end: int) -> tirx.For:
     def choice(node: tirx.Select) -> ir.Expr:
         return chosen(node, node.condition, node.true_value, node.false_value)
 
-    body = at_step(loop.body, loop.loop_var, tirx.const(start, dtype) + variable)
-    body = tvm_ffi.structural_map(
-        body,
-        [
-            (tirx.FloorDiv, analyzer.simplify),
-            (tirx.FloorMod, analyzer.simplify),
-            (ir.Call, branch),
-            (tirx.Select, choice),
-        ],
-    )
-    return tirx.For(variable, zero, extent, loop.kind, body)
+    return tvm_ffi.structural_map(body, [(ir.Call, branch), (tirx.Select, choice)])
+
+
+def _at_told_place(loop: tirx.For) -> list[tirx.For]:
+    """The loop in two, at a place which a call tells where one of its branches turns."""
+    for test in _tests(loop):
+        place = _told_place(test, loop.loop_var)
+        if place is None:
+            continue
+        dtype = loop.loop_var.ty.dtype
+        zero = tirx.const(0, dtype)
+        steps = tirx.Min(tirx.Max(place - loop.min, zero), loop.extent)
+        is_before = isinstance(test, (tirx.LT, tirx.LE))
+        return [
+            _where(loop, zero, steps, test, is_before),
+            _where(loop, steps, loop.extent - steps, test, not is_before),
+        ]
+    return []
+
+
+def _where(loop: tirx.For, start: ir.Expr, extent: ir.Expr, test: ir.Expr, holds: bool) -> tirx.For:
+    """Some steps of a loop, at all of which a test holds, or at none."""
+    variable = tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)
+    known = tirx.const(holds, "bool")
+
+    def decided(node: ir.Expr) -> ir.Expr:
+        return known if tvm_ffi.structural_equal(node, test) else node
+
+    body = tvm_ffi.structural_map(loop.body, (type(test), decided))
+    body = at_step(_decided(body, sym.Analyzer()), loop.loop_var, loop.min + start + variable)
+    return tirx.For(variable, tirx.const(0, variable.ty.dtype), extent, loop.kind, body)
+
+
+def _tests(loop: tirx.For) -> list[ir.Expr]:
+    """The comparisons that branches of a loop depend on."""
+    calls = [c for c in nodes(loop.body, ir.Call) if function_name(c) == "if_then_else"]
+    kinds = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    return [test for call in calls for kind in kinds for test in nodes(call.args[0], kind)]
+
+
+def _told_place(test: ir.Expr, variable: tirx.Var) -> ir.Expr | None:
+    """From which step on a comparison is another, if that is no constant."""
+    if str(test.a.ty.dtype) != str(variable.ty.dtype) or not uses(test, variable):
+        return None
+    rest = sym.Analyzer().simplify(test.b - test.a + variable)
+    if uses(rest, variable) or isinstance(rest, tirx.IntImm) or nodes(rest, ir.TensorLoad):
+        return None
+    return rest + 1 if isinstance(test, (tirx.LE, tirx.GT)) else rest
 
 
 def _turns(loop: tirx.For) -> list[int]:
