@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -91,3 +93,30 @@ def test_what_is_read_along_one_axis_is_no_transpose(sizes: tuple[int, int]) -> 
         compiled = bt.jit("cpu")(fn).lower(x, y).compile()
         torch.testing.assert_close(compiled(x, y), fn(x, y))
         assert "T.int64(16), T.int64(16)" not in compiled.source("tir")
+
+
+@pytest.mark.parametrize("columns", [1, 30, 257])
+def test_rows_that_are_looked_up(columns: int) -> None:
+    def looked_up(x, i):
+        return x.index_select(0, i) * 2, F.embedding(i.view(-1, 2), x), x[i, : x.shape[1] // 2]
+
+    def added(x, i):
+        return torch.zeros_like(x).index_add(0, i, x[: i.shape[0]])
+
+    x, i = torch.randn(50, columns), torch.tensor([3, 0, 49, 3, 7, 11])
+    for dynamic in (False, True):
+        for fn in (looked_up, added):
+            torch.testing.assert_close(bt.jit("cpu", dynamic=dynamic)(fn)(x, i), fn(x, i))
+
+
+def test_places_are_read_before_a_loop() -> None:
+    def looked_up(x, i):
+        return x.index_select(0, i)
+
+    given = bt.Tensor["n", "k"], bt.Tensor((6,), torch.int64)
+    compiled = bt.jit("cpu")(looked_up).lower(*given).compile()
+    source = compiled.source("tir")
+    assert source.index(" = i[") < source.index("for ax1")
+    assert re.search(r"<\d+ x float>", compiled.source("llvm"))
+    x, i = torch.randn(9, 40), torch.tensor([0, 8, 3, 3, 1, 2])
+    assert torch.equal(compiled(x, i), x[i])
