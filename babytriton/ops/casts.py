@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from babytriton.ops import numerics
 from babytriton.ops.gradients.elementwise import same
-from babytriton.ops.pointwise import spelled
+from babytriton.ops.pointwise import elementwise, spelled
 from babytriton.ops.site import Site
 from babytriton.ops.table import Op, stops
 from babytriton.ops.value import Value
@@ -22,7 +23,15 @@ _DTYPES = (
 
 def _convert(site: Site, input: Value, *_: Any, **__: Any) -> Any:
     """The operand in torch's dtype of the result; memory formats and devices change no value."""
-    return site.expr(input, site.dtype)
+    wide = (torch.float32, torch.float64)
+    if site.dtype != torch.bfloat16 or input.meta.dtype not in wide or input.device.type != "cpu":
+        return site.expr(input, site.dtype)
+
+    # On the CPU, TVM computes bfloat16 in float32, and converts there and back to no effect.
+    def body(x: Any) -> Any:
+        return numerics.rounded_to_bfloat16(x).astype("bfloat16")
+
+    return elementwise(site, "bfloat16", body, input, dtype=torch.float32)
 
 
 ROWS: tuple[Op, ...] = (

@@ -95,26 +95,24 @@ def keep_product_on(
     """
     if device.type not in ("cpu", "cuda") or not dtype.is_floating_point:
         return
-    on_cpu = device.type == "cpu"
     sizes: dict[Hashable, Any] = {}
     for shape, labels in operands:
         sizes |= {label: n for label, n in zip(labels, shape) if not is_one(n)}
-    few = FEW_ON_CPU if on_cpu else FEW
+    few = FEW if device.type == "cuda" else FEW_ON_CPU
     for shape, labels in operands:
         own = [label for label, n in zip(labels, shape) if not is_one(n)]
         if _is_below([n for label, n in sizes.items() if label not in own], few + 1):
             return
-    is_known = not any(is_symbolic(n) for n in sizes.values())
-    if not on_cpu and not is_known:
+    if device.type == "cpu":
+        if dtype == torch.bfloat16 and multiplies_bfloat16():
+            raise Unsupported("torch's library has the processor multiply bfloat16")
+        return
+    if any(is_symbolic(n) for n in sizes.values()):
         raise Unsupported(
             "torch's library has tensor cores for products, and this may be a large one"
         )
-    if not on_cpu and not _is_below(list(sizes.values()), PRODUCT):
+    if not _is_below(list(sizes.values()), PRODUCT):
         raise Unsupported("torch's library has tensor cores for a product of this size")
-    if not on_cpu or not _torch_is_fast_for(dtype):
-        return
-    if dtype == torch.bfloat16:
-        raise Unsupported("torch's library has the processor multiply bfloat16")
 
 
 def _torch_is_fast_for(dtype: torch.dtype) -> bool:

@@ -57,6 +57,16 @@ def _fold_negative(bits: Any, integer: str) -> Any:
     return bits ^ ((bits >> tirx.const(width - 1, integer)) & mask)
 
 
+def rounded_to_bfloat16(x: tirx.PrimExpr) -> tirx.PrimExpr:
+    """The nearest float32 that is a bfloat16, of which the last bit is 0 where two are as near."""
+    bits = tirx.reinterpret("int32", x)
+    last = (bits >> tirx.const(16, "int32")) & tirx.const(1, "int32")
+    above = (bits + tirx.const(0x7FFF, "int32") + last) & tirx.const(-0x10000, "int32")
+    # TVM's cast to bfloat16 takes NaNs other than the quiet ones for numbers.
+    quiet = tirx.reinterpret("float32", tirx.const(0x7FC0 << 16, "int32"))
+    return tirx.Select(isnan(x), quiet, tirx.reinterpret("float32", above))
+
+
 def is_float(x: tirx.PrimExpr) -> bool:
     """Whether an element is a floating point number."""
     return "float" in str(x.ty.dtype)

@@ -14,7 +14,8 @@ def as_they_stand(mod: IRModule) -> IRModule:
     """Kernels whose indices are computed as they are written.
 
     Of a division within another, TVM's ``IterMapSimplify`` loses the remainder of what is added
-    below: of ``((i + 1) // 2 + 1) % 8`` it makes ``(i + 2) % 16 // 2``. Through a bitwise
+    below: of ``((i + 1) // 2 + 1) % 8`` it makes ``(i + 2) % 16 // 2``; and of ``(7 - i) % 4``,
+    written with a negative factor, ``-i % 4``. Through a bitwise
     operation, which code generators drop, it does not see.
     """
     functions = {
@@ -45,7 +46,10 @@ def _divisions(root: Any) -> list[ir.Expr]:
 
 
 def _is_mistaken(division: ir.Expr) -> bool:
-    """Whether it is of what another one and a sum with a number are part of, divisors aside."""
+    """Whether it is of what another one and a sum with a number are part of, divisors aside.
+
+    Or of what falls with an index.
+    """
     dividend = tvm_ffi.structural_map(
         division.a,
         [
@@ -53,9 +57,17 @@ def _is_mistaken(division: ir.Expr) -> bool:
             (tirx.FloorMod, lambda inner: type(inner)(inner.a, _divisor(inner))),
         ],
     )
+    if any(
+        _is_negative(x) for product in nodes(dividend, tirx.Mul) for x in (product.a, product.b)
+    ):
+        return True
     sums = [*nodes(dividend, tirx.Add), *nodes(dividend, tirx.Sub)]
     numbers = [part for each in sums for part in (each.a, each.b) if isinstance(part, tirx.IntImm)]
     return bool(numbers) and bool(_divisions(dividend))
+
+
+def _is_negative(number: ir.Expr) -> bool:
+    return isinstance(number, tirx.IntImm) and int(number) < 0
 
 
 def _divisor(division: ir.Expr) -> ir.Expr:

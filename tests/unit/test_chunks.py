@@ -159,3 +159,22 @@ def test_functions_that_are_chosen_from_are_formulas(name: str, size: tuple[int,
     torch.testing.assert_close(compiled(x).double(), fn(x.double()), rtol=2e-5, atol=1e-6)
     called = set(re.findall(r"(?:callq?|bl|jmp)\s+(\w+)", compiled.source("asm")))
     assert not called & {f"{name}f" for name in FORMULAS}
+
+
+def test_what_runs_again_is_by_itself() -> None:
+    """Beside functions that read chunks: TVM may give their values the memory of those."""
+
+    def sine_or_softplus(x, y):
+        return torch.where(x > 0, torch.sin(y), torch.log1p(torch.exp(x)))
+
+    def remainder_or_softplus(x, y):
+        return torch.where(x > 0, torch.fmod(y, 1.5), F.softplus(x) * torch.cos(y))
+
+    x = torch.linspace(-3, 1, 1024)
+    for large in (1e6, 3e9, 1e30):
+        y = torch.full((1024,), large)
+        for fn in (sine_or_softplus, remainder_or_softplus):
+            found = bt.jit("cpu", dynamic=False)(fn)(x, y)
+            torch.testing.assert_close(
+                found.double(), fn(x.double(), y.double()), rtol=1e-5, atol=1e-6
+            )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import babytriton as bt
 from tests.conformance import gpu
@@ -32,7 +33,11 @@ def interleaved(x: torch.Tensor) -> torch.Tensor:
     return x.repeat_interleave(2)[1:].repeat_interleave(3)[2:] * 2
 
 
-FUNCTIONS = pytest.mark.parametrize("fn", [repeated, expanded, rolled, interleaved])
+def turned(x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x[None], (1, 0), mode="circular")[0].flip(-1) + x.repeat(2).flip(0)[: len(x) + 1]
+
+
+FUNCTIONS = pytest.mark.parametrize("fn", [repeated, expanded, rolled, interleaved, turned])
 
 
 @FUNCTIONS

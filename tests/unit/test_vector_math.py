@@ -262,3 +262,18 @@ def test_loops_become_vector_code(fn: Any, machine: str) -> None:
     assert used
     called = set(re.findall(r"(?:callq?|bl)\s+(\w+)", assembly))
     assert not called & {f"{name}{suffix}" for name in FORMULAS for suffix in ("", "f")}
+
+
+def test_conversions_to_bfloat16_round() -> None:
+    """Also where the number is converted back at once."""
+
+    def there_and_back(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        near = x.bfloat16()
+        return near, near.float(), x - x.to(torch.bfloat16).float(), near.double()
+
+    bits = torch.arange(-(2**31), 2**31, 9973).to(torch.int32)
+    halves = (torch.arange(2**16) << 16).add(2**15).to(torch.int32)  # as near to two
+    x = torch.cat([bits, halves]).view(torch.float32)
+    x = torch.cat([x, SPECIAL])
+    for found, exact in zip(bt.jit("cpu")(there_and_back)(x), there_and_back(x)):
+        torch.testing.assert_close(found, exact, rtol=0, atol=0, equal_nan=True)

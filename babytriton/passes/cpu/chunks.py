@@ -85,7 +85,11 @@ def _one_by_one(store: tirx.BufferStore, place: tirx.Var) -> list[tirx.Stmt]:
         ]
         done += map(tirx.AllocBuffer, buffers)
         stores = [tirx.BufferStore(buffer, call, [place]) for buffer, call in zip(buffers, inner)]
-        done.append(_loop(place, sequence(stores)))
+        # A loop over functions that are shorter of small arguments runs again for large ones: no
+        # other may be in it, which reads what TVM gives the memory of its results.
+        again = [store for store, call in zip(stores, inner) if function_name(call) in SMALL]
+        once = [store for store, call in zip(stores, inner) if function_name(call) not in SMALL]
+        done += [_loop(place, sequence(part)) for part in (again, once) if part]
         value = _reading(store.value, inner, [tirx.BufferLoad(b, [place]) for b in buffers])
         store = tirx.BufferStore(store.buffer, value, store.indices)
     return [*done, _loop(place, store)]

@@ -12,11 +12,11 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_at_least
 from babytriton.passes.contractions import Contraction, factors
 from babytriton.passes.cpu.lanes import lanes_of_many
 from babytriton.passes.cpu.operands import largest_divisor, pad, row_operand
 from babytriton.passes.cpu.registers import Registers
+from babytriton.passes.cpu.tasks import in_tasks
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
 # Marks loops whose steps are taken side by side, in each step of the loop inside of them.
@@ -25,8 +25,8 @@ _JAM = "babytriton.jam"
 # Numbers to add up: of fewer, adding up the lanes takes longer than a copy of an operand.
 _SHORTEST = 128
 
-# To copy a number of an operand takes as long as so many products; to add up lanes, as so many; and
-# vectors to be loaded for each product make it so much slower than tiles of a copied operand.
+# To copy a number of what lies across takes as long as so many products; to add up lanes, as so
+# many; and loads for each product make it so much slower than tiles of an operand that is copied.
 _COPY, _FOLD, _LOADS = 40, 160, 0.1
 
 # Columns of a tile, which each element of the rows is multiplied by.
@@ -34,9 +34,6 @@ _COLUMNS = 4
 
 # Columns and tiles of a task, whose results lie on the stack until they are stored.
 _TASK_COLUMNS, _TASK_TILES = 64, 16
-
-# Below so many products waking the other threads costs more than they save.
-_SHARED = 1 << 17
 
 
 def is_of_dots(sch: s_tir.Schedule, product: Contraction) -> bool:
@@ -63,7 +60,7 @@ def tile_of_dots(
     room = registers.count // max(1, lanes // registers.lanes)
     width = int(info.iters[product.column].dom)
     rows, columns = tile_size(product.height, width, room)
-    shared = 1 if product.height is None else tiles_of_task(-(-product.height // rows))
+    shared = 1 if product.height is None else even_share(-(-product.height // rows))
     store = None if epilogue is None else epilogue.block_rv
     copied = filled_up(sch, product, rows * shared)
     if copied is not None and store is not None:
@@ -73,18 +70,9 @@ def tile_of_dots(
         store = sch.cache_write(block, 0, "local")
     else:
         sch.set_scope(block, 0, "local")
-    loops = sch.get_loops(store)
-    outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
-    task, i = sch.split(loops[product.row], [None, rows * shared])
     beside = largest_divisor(width // columns, _TASK_COLUMNS // columns)
-    panel, j = sch.split(loops[product.column], [None, beside * columns])
-    # Of few tiles to a task, as of an unknown number, the next task takes the panel's next.
-    tasks = (task, panel) if product.height is not None else (panel, task)
-    sch.reorder(*outer, *tasks, i, j)
-    fused = sch.fuse(*outer, *tasks)
-    if is_at_least(info, _SHARED):
-        sch.parallel(fused)
-    sch.compute_at(block, fused, preserve_unit_loops=True)
+    tasks, _, _ = in_tasks(sch, product, store, [rows * shared], beside * columns)
+    sch.compute_at(block, tasks, preserve_unit_loops=True)
     inner = sch.get_loops(block)[-len(info.iters) :]
     summed = inner[info.dom_kind().index("R")]
     step, i = sch.split(inner[product.row], [None, rows])
@@ -135,8 +123,8 @@ def tile_size(height: int | None, width: int, room: int) -> tuple[int, int]:
     return min(tiles, key=cost)
 
 
-def tiles_of_task(tiles: int) -> int:
-    """How many tiles to compute one below the other, so that all tasks have about as many."""
+def even_share(tiles: int) -> int:
+    """How many tiles a task has one below the other, so that all have about as many."""
     return -(-tiles // -(-tiles // _TASK_TILES))
 
 

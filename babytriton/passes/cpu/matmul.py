@@ -25,6 +25,7 @@ from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
 from babytriton.passes.cpu.elementwise import spread
 from babytriton.passes.cpu.operands import is_crowded, largest_divisor, pack, pad, row_operand
 from babytriton.passes.cpu.registers import Registers
+from babytriton.passes.cpu.tasks import in_tasks
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
 
 # At most so many tiles one below the other share a panel of columns while it is in cache.
@@ -32,9 +33,6 @@ TASK_TILES = 44
 
 # Below so many products, one after the other, tiles cost more than they save.
 TILED = 1 << 14
-
-# Below so many, waking the other threads does.
-SHARED = 1 << 17
 
 # With fewer rows to a tile, vector units wait for sums; with four, they take so much longer.
 BUSY_ROWS, FOUR_ROWS = 6, 1.15
@@ -247,21 +245,12 @@ def tile_loops(
         store: the block that stores it.
         sizes: the tiles of a task, and the rows and columns of a tile.
     """
-    info, (shared, rows, columns) = product.info, sizes
-    loops = sch.get_loops(store)
-    outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
-    task, step, i = sch.split(loops[product.row], [None, shared, rows])
-    panel, j = sch.split(loops[product.column], [None, columns])
-    # Of few tiles to a task, as of an unknown number, the next task takes the panel's next.
-    tasks = (task, panel) if product.height is not None else (panel, task)
-    sch.reorder(*outer, *tasks, step, i, j)
+    shared, rows, columns = sizes
+    tasks, (step, i), j = in_tasks(sch, product, store, [shared, rows], columns)
     if is_copy(sch, store):
         sch.unroll(i)
         sch.vectorize(j)
-    fused = sch.fuse(*outer, *tasks)
-    if is_at_least(info, SHARED):
-        sch.parallel(fused)
-    return fused, step
+    return tasks, step
 
 
 def is_copy(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:

@@ -1,0 +1,43 @@
+"""How threads share the tiles of a product's results."""
+
+from __future__ import annotations
+
+from tvm import s_tir
+
+from babytriton.passes.blocks import is_at_least
+from babytriton.passes.contractions import Contraction
+
+SHARED = 1 << 17
+"""Products. For fewer, waking the other threads costs more than they save."""
+
+
+def in_tasks(
+    sch: s_tir.Schedule,
+    product: Contraction,
+    store: s_tir.schedule.SBlockRV,
+    rows: list[int],
+    columns: int,
+) -> tuple[s_tir.schedule.LoopRV, list[s_tir.schedule.LoopRV], s_tir.schedule.LoopRV]:
+    """Store results task by task, each of which has some of their rows and columns.
+
+    Args:
+        sch: the kernel.
+        product: what is stored.
+        store: the block that stores it.
+        rows: how many a task has: the extents of loops, one in the other.
+        columns: how many it has.
+
+    Returns:
+        The loop over the tasks, those over a task's rows, and that over its columns.
+    """
+    loops = sch.get_loops(store)
+    outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
+    task, *steps = sch.split(loops[product.row], [None, *rows])
+    panel, j = sch.split(loops[product.column], [None, columns])
+    # Where a task has one tile, as of an unknown number, the next one has the same columns.
+    order = (task, panel) if product.height is not None else (panel, task)
+    sch.reorder(*outer, *order, *steps, j)
+    tasks = sch.fuse(*outer, *order)
+    if is_at_least(product.info, SHARED):
+        sch.parallel(tasks)
+    return tasks, steps, j
