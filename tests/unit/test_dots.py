@@ -146,3 +146,18 @@ def test_bfloat16_is_the_processors_where_it_can(has_instructions, monkeypatch) 
     check(product, x, w, jitted=compiled, within=2e-2)
     # Few rows are as much work as reading the other operand.
     assert not bt.jit("cpu")(product).lower(x[:3].contiguous(), w).compile().fallbacks
+
+
+def by_itself(x):
+    y = torch.relu(x)
+    return y @ y.transpose(-1, -2), (y * 2).transpose(-1, -2) @ x
+
+
+@pytest.mark.parametrize("shape", [(20, 130), (64, 64), (3, 40, 33)])
+def test_a_tensor_by_itself_transposed(shape: tuple[int, ...]) -> None:
+    x = numbers(*shape)
+    for dynamic in (False, True):
+        for found, exact in zip(
+            bt.jit("cpu", dynamic=dynamic)(by_itself)(x), by_itself(x.double())
+        ):
+            torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-3)

@@ -20,7 +20,7 @@ from babytriton.passes.blocks import (
     open_kernel,
     uses,
 )
-from babytriton.passes.contractions import Contraction, contraction, without_casts
+from babytriton.passes.contractions import Contraction, contraction, factors, without_casts
 from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
 from babytriton.passes.cpu.elementwise import spread
 from babytriton.passes.cpu.operands import is_crowded, largest_divisor, pack, pad, row_operand
@@ -67,8 +67,10 @@ class Matmul(ScheduleRule):
             return None
         # Operands are read many times: what makes them is computed once, before. Only where they
         # lie makes no difference.
-        before = [info for info in before if not inline_transpose(sch, info)]
-        product = contraction(sch, product.info) or product
+        before = [info for info in before if not inline_transpose(sch, info, product)]
+        product = contraction(sch, product.info)
+        if product is None:
+            return None
         before = inline_cheap(sch, before, keep_for=[product.info])
         after = inline_cheap(sch, after)
         for nest in pointwise_nests(sch, before):
@@ -88,11 +90,17 @@ class Matmul(ScheduleRule):
         return sch
 
 
-def inline_transpose(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
-    """Read what a block only puts in another order where it lies; whether it is such a block."""
-    body = sch.get(info.block_rv).body
-    is_own = isinstance(body.value, ir.TensorLoad) and not is_output(sch, info)
-    if not is_own or not all(isinstance(index, tirx.Var) for index in body.value.indices):
+def inline_transpose(sch: s_tir.Schedule, info: SBlockInfo, product: Contraction) -> bool:
+    """Read what a block only puts in another order where it lies; whether it is such a block.
+
+    Unless that is the other operand: a product of a tensor by itself would be no contraction.
+    """
+    value = sch.get(info.block_rv).body.value
+    is_own = isinstance(value, ir.TensorLoad) and not is_output(sch, info)
+    if not is_own or not all(isinstance(index, tirx.Var) for index in value.indices):
+        return False
+    operands = factors(sch.get(product.info.block_rv).body)
+    if operands is None or any(load.source.same_as(value.source) for load in operands):
         return False
     sch.compute_inline(info.block_rv)
     return True
