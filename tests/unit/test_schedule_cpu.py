@@ -521,3 +521,15 @@ def test_sums_in_float64_are_added_up_in_float64() -> None:
         for fn in (lambda x: x.double().sum(-1), lambda x: x.sum(-1, dtype=torch.float64)):
             found = bt.jit("cpu", dynamic=dynamic)(fn)(x)
             torch.testing.assert_close(found, fn(x), rtol=1e-12, atol=0)
+
+
+def test_sums_of_what_lies_apart_lose_no_digits() -> None:
+    def sums(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        apart = x[:, ::3]
+        return x.flip(-1).sum(-1), x[:, 1::2].mean(-1), (apart * apart.flip(-1)).sum(-1)
+
+    generator = torch.Generator().manual_seed(0)
+    for length in (7, 100, 8193, 100_000):
+        x = torch.rand(3, length, generator=generator) + 0.5
+        for found, exact in zip(bt.jit("cpu", dynamic=False)(sums)(x), sums(x.double())):
+            torch.testing.assert_close(found.double(), exact, rtol=5e-7, atol=0)

@@ -33,6 +33,9 @@ STEPS = 64
 # So many sums hide an addition's latency by themselves: each has as many lanes as fill a line.
 MANY, LINE = 8, 64
 
+# How far apart what is added up may lie, besides side by side: backwards, and with gaps.
+STRIDES = (-1, 2, -2, 3, -3, 4, -4)
+
 # What combines partial results.
 _COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
@@ -100,11 +103,15 @@ def _reads(expr: ir.Expr, buffers: list[tirx.Var]) -> bool:
     return any(load.source.same_as(buffer) for load in loads for buffer in buffers)
 
 
-def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
+def _accumulations(loop: tirx.For, strides: tuple[int, ...] = ()) -> list[_Accumulation] | None:
     """Those in the body, all else of which stores elements one beside the other; else None.
 
     A step reads of what the loop stores no other elements than its own: then any number of steps
     can be taken at once, a statement after the other.
+
+    Args:
+        loop: any.
+        strides: how far apart reads may be, too.
     """
     body = statements(loop.body)
     if not all(isinstance(stmt, tirx.BufferStore) for stmt in body) or nodes(body, tirx.Let):
@@ -128,8 +135,12 @@ def _accumulations(loop: tirx.For) -> list[_Accumulation] | None:
     for load in loads:
         if not _is_same(stored.get(load.source, load.indices), load.indices):
             return None
-    is_beside = [_is_beside(load.source, load.indices, loop.loop_var) for load in loads]
-    return sums if all(is_beside) else None
+    is_near = [
+        _is_beside(load.source, load.indices, loop.loop_var)
+        or any(_moves_by(stride, load, loop.loop_var) for stride in strides)
+        for load in loads
+    ]
+    return sums if all(is_near) else None
 
 
 def _are_apart(sums: list[_Accumulation]) -> bool:
@@ -162,12 +173,19 @@ def _is_beside(buffer: tirx.Var, indices: list[ir.Expr], variable: tirx.Var) -> 
 
 def moves_by_one(index: ir.Expr, variable: tirx.Var) -> bool:
     """Whether the index is the variable and something that does not depend on it."""
-    if index.same_as(variable):
-        return True
+    return index.same_as(variable) or _moves(index, variable, 1)
+
+
+def _moves_by(stride: int, load: ir.TensorLoad, variable: tirx.Var) -> bool:
+    """Whether each step of a loop reads an element so far from that of the step before."""
+    return _moves(offset(load.source, list(load.indices)), variable, stride)
+
+
+def _moves(index: ir.Expr, variable: tirx.Var, stride: int) -> bool:
     # TVM's simplifier takes minutes for an index that is computed with many conditions.
     if not uses(index, variable) or any(type(n) not in _ARITHMETIC for n in nodes(index, ir.Expr)):
         return False
-    return not uses(sym.Analyzer().simplify(index - variable), variable)
+    return not uses(sym.Analyzer().simplify(index - variable * stride), variable)
 
 
 def vectorizes(loop: tirx.For) -> bool:
@@ -192,7 +210,7 @@ def in_lanes(stmt: tirx.Stmt, long_sums: frozenset[tirx.Var] = frozenset()) -> t
     if not isinstance(stmt, tirx.For):
         return stmt
     nest = _nest(stmt)
-    sums = _accumulations(nest[-1])
+    sums = _accumulations(nest[-1], STRIDES)
     if sums and _is_worthwhile(nest, sums):
         return _laned(nest, sums, long_sums)
     return with_parts(stmt, in_lanes(stmt.body, long_sums))
