@@ -40,6 +40,15 @@ def test_small_convolutions_are_ours() -> None:
     torch.testing.assert_close(bt.jit("cpu")(convolved)(*args), convolved(*args))
 
 
+def test_convolutions_of_sizes_that_a_call_tells_are_torchs() -> None:
+    weight = torch.randn(3, 2, 3, 3)
+    compiled = bt.jit("cpu")(convolved).lower(bt.Tensor["n", 2, "h", "w"], weight).compile()
+    assert [f.name for f in compiled.fallbacks] == ["conv2d"]
+    for shape in ((2, 2, 5, 7), (3, 2, 20, 9)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x, weight), convolved(x, weight))
+
+
 @pytest.mark.parametrize("has_instructions", [False, True])
 def test_convolutions_are_ours_where_there_is_no_choice(has_instructions, monkeypatch) -> None:
     large = torch.randn(1, 16, 20, 20), torch.randn(8, 16, 3, 3)
