@@ -62,9 +62,10 @@ def rounded_to_bfloat16(x: tirx.PrimExpr) -> tirx.PrimExpr:
     bits = tirx.reinterpret("int32", x)
     last = (bits >> tirx.const(16, "int32")) & tirx.const(1, "int32")
     above = (bits + tirx.const(0x7FFF, "int32") + last) & tirx.const(-0x10000, "int32")
+    is_nan = (bits & tirx.const(0x7FFFFFFF, "int32")) > tirx.const(0x7F800000, "int32")
     # TVM's cast to bfloat16 takes NaNs other than the quiet ones for numbers.
-    quiet = tirx.reinterpret("float32", tirx.const(0x7FC0 << 16, "int32"))
-    return tirx.Select(isnan(x), quiet, tirx.reinterpret("float32", above))
+    quiet = tirx.const(0x7FC0 << 16, "int32")
+    return tirx.reinterpret("float32", tirx.Select(is_nan, quiet, above))
 
 
 def is_float(x: tirx.PrimExpr) -> bool:

@@ -159,7 +159,8 @@ def _is_better_left(loop: tirx.For) -> bool:
 
 def _has_vectors(call: ir.Call) -> bool:
     """Whether TVM makes a vector operation of the call."""
-    return isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
+    is_known = isinstance(call.op, ir.Op) and bool(call.op.get_attr("TVectorizable"))
+    return is_known or function_name(call) == "reinterpret"
 
 
 def _with_marks(loop: tirx.For, results: set[tirx.Var]) -> tirx.For:
