@@ -120,3 +120,16 @@ def test_places_are_read_before_a_loop() -> None:
     assert re.search(r"<\d+ x float>", compiled.source("llvm"))
     x, i = torch.randn(9, 40), torch.tensor([0, 8, 3, 3, 1, 2])
     assert torch.equal(compiled(x, i), x[i])
+
+
+def test_tiles_of_products_stay_whole() -> None:
+    """What fills an operand up asks at each number, too, whether it is there."""
+    x, w = torch.randn(101, 203), torch.randn(203, 107)
+    compiled = bt.jit("cpu", dynamic=False)(torch_product).lower(x, w).compile()
+    torch.testing.assert_close(compiled(x, w), x @ w, rtol=1e-4, atol=1e-4)
+    loops = re.findall(r"range\(T\.min\(|range\(T\.max\(T\.min\(.*T\.max", compiled.source("tir"))
+    assert not loops
+
+
+def torch_product(x, w):
+    return x @ w

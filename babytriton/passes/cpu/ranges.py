@@ -83,7 +83,12 @@ def _decided(body: tirx.Stmt, analyzer: sym.Analyzer) -> tirx.Stmt:
 
 
 def _at_told_place(loop: tirx.For) -> list[tirx.For]:
-    """The loop in two, at a place which a call tells where one of its branches turns."""
+    """The loop in two, at a place which a call tells where one of its branches turns.
+
+    Nothing of a loop of known length: tiles are better whole.
+    """
+    if isinstance(loop.extent, tirx.IntImm):
+        return []
     for test in _tests(loop):
         place = _told_place(test, loop.loop_var)
         if place is None:
