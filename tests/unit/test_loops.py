@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 import babytriton as bt
+from babytriton.passes.cpu.lanes import STRIDES
 from babytriton.passes.pipeline import LOWERING, finish
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, run_cpu
 
@@ -83,15 +84,19 @@ class TestLanes:
                 within=1e-5,
             )
 
-    def test_strided_elements_stay_one_by_one(self):
-        def every_third(x):
-            k = te.reduce_axis((0, 40), "k")
-            return te.compute((x.shape[0],), lambda i: te.sum(x[i, 3 * k], k), "s")
+    def test_what_lies_far_apart_stays_one_by_one(self):
+        def every(stride):
+            def fn(x):
+                k = te.reduce_axis((0, 40), "k")
+                return te.compute((x.shape[0],), lambda i: te.sum(x[i, stride * k], k), "s")
 
-        mod = check_cpu(
-            reducing(every_third), lambda x: x[:, ::3].sum(-1), ((5, 120), F32), within=1e-5
-        )
-        assert "T.vectorized" not in mod.script()
+            shape = (5, 40 * stride), F32
+            return check_cpu(
+                reducing(fn), lambda x: x[:, ::stride].sum(-1), shape, within=1e-5
+            ).script()
+
+        assert "T.vectorized" in every(3)
+        assert "T.vectorized" not in every(STRIDES[-2] + 3)
 
     def test_what_comes_before_the_sum_is_kept(self):
         def from_seven(x):
