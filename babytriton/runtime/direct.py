@@ -96,7 +96,10 @@ class DirectLauncher:
             names[argument] = self._program.parameters[parameter]
         lines = []
         if numbers:
-            each = [f"{name!r}: {names[i]}.shape[{axis}]" for name, (i, axis) in sizes.items()]
+            lines += [
+                f"given_{i} = {names[i]}.shape" for i in sorted({i for i, _ in sizes.values()})
+            ]
+            each = [f"{name!r}: given_{i}[{axis}]" for name, (i, axis) in sizes.items()]
             lines.append(f"sizes_by_name = {{{', '.join(each)}}}")
         for parameter, number in numbers.items():
             name = self._program.parameters[parameter]

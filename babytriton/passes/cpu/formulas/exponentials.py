@@ -39,6 +39,7 @@ def _exp(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 def _half_exp(steps: Steps, x: ir.Expr) -> ir.Expr:
     """exp(x) / 2, which may be representable where exp(x) is too large."""
+    # Half of exp is infinite a little later: log(2) after it.
     inside = steps(steps.within(x, _LEAST, _GREATEST + 1))
     near_one, shifted = _near_one(steps, inside)
     return _times_power(steps, near_one, steps(shifted - steps.f(1.0)))

@@ -168,14 +168,26 @@ def _asin_of_small(steps: Steps, x: ir.Expr, square: ir.Expr) -> ir.Expr:
     return steps(steps.fma(steps.polynomial(square, _ASIN) * square, x, x))
 
 
-def asin(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """A polynomial up to 1/2, and pi / 2 - 2 * asin(sqrt((1 - x) / 2)) beyond, of abs(x)."""
-    x = steps(x)
+def _asin_of_part(steps: Steps, x: ir.Expr, small: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Whether abs(x) is more than 1/2; then asin(sqrt((1 - abs(x)) / 2)), else asin(small).
+
+    Args:
+        steps: what this is written in.
+        x: any number.
+        small: x, or its size.
+    """
     size = steps(tirx.abs(x))
     is_large = steps(size > steps.f(0.5))
     half = steps((steps.f(1.0) - size) * steps.f(0.5))
     square = steps(tirx.Select(is_large, half, size * size))
-    value = _asin_of_small(steps, steps(tirx.Select(is_large, tirx.sqrt(half), size)), square)
+    part = steps(tirx.Select(is_large, tirx.sqrt(half), small))
+    return is_large, _asin_of_small(steps, part, square)
+
+
+def asin(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """A polynomial up to 1/2, and pi / 2 - 2 * asin(sqrt((1 - x) / 2)) beyond, of abs(x)."""
+    x = steps(x)
+    is_large, value = _asin_of_part(steps, x, tirx.abs(x))
     far = steps.f(_HALF_TURN / 2) - (value + value - steps.f(_HALF_TURN_REST / 2))
     return steps(steps.with_sign_of(x, steps(tirx.Select(is_large, steps(far), value))))
 
@@ -183,11 +195,7 @@ def asin(steps: Steps, x: ir.Expr) -> ir.Expr:
 def acos(steps: Steps, x: ir.Expr) -> ir.Expr:
     """pi / 2 - asin(x) up to 1/2, and 2 * asin(sqrt((1 - abs(x)) / 2)), or pi less that, beyond."""
     x = steps(x)
-    size = steps(tirx.abs(x))
-    is_large = steps(size > steps.f(0.5))
-    half = steps((steps.f(1.0) - size) * steps.f(0.5))
-    square = steps(tirx.Select(is_large, half, size * size))
-    value = _asin_of_small(steps, steps(tirx.Select(is_large, tirx.sqrt(half), x)), square)
+    is_large, value = _asin_of_part(steps, x, x)
     double = steps(value + value)
     left = steps(steps.f(_HALF_TURN) - (double - steps.f(_HALF_TURN_REST)))
     far = steps(tirx.Select(x < steps.f(0.0), left, double))
@@ -253,6 +261,6 @@ def hypot(steps: Steps, x: ir.Expr, y: ir.Expr) -> ir.Expr:
     x, y = steps(x), steps(y)
     wide_x, wide_y = steps(steps.wide(x)), steps(steps.wide(y))
     value = steps(steps.cast("float32", tirx.sqrt(wide_x * wide_x + wide_y * wide_y)))
-    is_endless = steps(tirx.EQ(tirx.Max(tirx.abs(x), tirx.abs(y)), steps.f(math.inf)))
-    is_other = tirx.EQ(tirx.Max(tirx.abs(y), tirx.abs(x)), steps.f(math.inf))
-    return steps(tirx.Select(tirx.Or(is_endless, is_other), steps.f(math.inf), value))
+    # Infinite also where the other is NaN.
+    ends = [tirx.EQ(tirx.abs(each), steps.f(math.inf)) for each in (x, y)]
+    return steps(tirx.Select(tirx.Or(*ends), steps.f(math.inf), value))
