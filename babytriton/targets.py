@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 import tvm
@@ -66,6 +66,8 @@ class Target:
         if kind is None:
             known = ", ".join(repr(name) for name in _NAMES)
             raise ValueError(f"unknown target {self.kind!r}: expected one of {known}")
+        if self.arch is not None and kind == "cpu" and self.arch not in _processors():
+            raise ValueError(f"arch={self.arch!r} is no processor that LLVM knows, as 'haswell'")
         if self.arch is not None and kind != "cpu":
             if kind not in _ARCHS:
                 raise ValueError(f"arch={self.arch!r}: a {kind} target has no architecture")
@@ -120,6 +122,12 @@ def as_target(target: Target | str) -> Target:
     raise TypeError(f"target must be a name or a Target, not {type(target).__name__}")
 
 
+@cache
+def _processors() -> frozenset[str]:
+    """LLVM's names of the processors of this machine's kind."""
+    return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))))
+
+
 def _present_arch(kind: str, index: int | None = None) -> str | None:
     if kind == "cpu":
         # mcpu="native" silently means a generic processor: ask LLVM for the name instead.
@@ -139,9 +147,11 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
         options: for LLVM, as its command line takes them.
     """
     arch = target.resolved().arch
-    host = {"kind": "llvm", "mcpu": _present_arch("cpu"), "cl-opt": list(options)}
-    if target.kind == "cpu":
-        return tvm.target.Target({"kind": "llvm", "mcpu": arch, "cl-opt": list(options)}, host)
+    is_cpu = target.kind == "cpu"
+    cpu = arch if is_cpu else _present_arch("cpu")
+    host = {"kind": "llvm", "mcpu": cpu, "cl-opt": list(options)}
+    if is_cpu:
+        return tvm.target.Target(host, host)
     device = {"kind": target.kind, **_LIMITS[target.kind]}
     if arch is not None:
         device["arch" if target.kind == "cuda" else "mcpu"] = arch

@@ -179,6 +179,7 @@ def test_rows_are_reduced_without_shuffles(monkeypatch: pytest.MonkeyPatch) -> N
         ("cuda", "80", "no compute capability such as 'sm_80'"),
         ("rocm", "sm_80", "no AMD architecture such as 'gfx90a'"),
         ("metal", "m1", "a metal target has no architecture"),
+        ("cpu", "hasswell", "no processor that LLVM knows"),
     ],
 )
 def test_unknown_targets(kind: str, arch: str | None, words: str) -> None:

@@ -157,6 +157,18 @@ def test_ten_million_numbers(fn: Callable[[torch.Tensor], torch.Tensor], limit: 
     check(bt.jit("cpu")(fn)(x), fn(x.double()), limit)
 
 
+@pytest.mark.parametrize(
+    ("fn", "limit"), [(fn, limit) for fn, limit in UNARY if fn in (exp, exp2, expm1, sinh, cosh)]
+)
+def test_exponentials_without_an_instruction_that_scales(fn: Any, limit: float) -> None:
+    """Processors with AVX-512 have one."""
+    bits = torch.arange(-(2**31), 2**31, STRIDE).to(torch.int32)
+    x = torch.cat([bits.view(torch.float32), SPECIAL])
+    jitted = bt.jit(bt.Target("cpu", arch="haswell"))(fn)
+    assert "vscalef" not in jitted.lower(x).compile().source("asm")
+    check(jitted(x), fn(x.double()), limit)
+
+
 @pytest.mark.parametrize("fn", [sin, cos, tan])
 def test_small_and_large_arguments_side_by_side(fn: Any) -> None:
     """Small ones are computed by other formulas, unless a large one is near."""
@@ -262,6 +274,7 @@ def test_loops_become_vector_code(fn: Any, machine: str) -> None:
     assert used
     called = set(re.findall(r"(?:callq?|bl)\s+(\w+)", assembly))
     assert not called & {f"{name}{suffix}" for name in FORMULAS for suffix in ("", "f")}
+    assert "ldexpf" not in called
 
 
 def test_conversions_to_bfloat16_round() -> None:

@@ -8,11 +8,15 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
+from babytriton.passes.cpu.caches import LINE
 from babytriton.passes.intrinsics import rewrite
+from babytriton.passes.statements import sequence
 from babytriton.types import find_dtype
 
 STACK = 16 << 10
 """Bytes that a local may take there: a row of 4096 float32."""
+
+_LINE_BYTES = 4 * LINE
 
 # Tells TVM to leave an allocation to the code generator, which takes it from the stack.
 _KEEP = "disable_lower_builtin"
@@ -32,10 +36,11 @@ def any_address(mod: IRModule) -> IRModule:
 
 
 def on_the_stack() -> tvm.transform.Pass:
-    """Small locals of kernels on the stack, for before TVM's lowering of calls to its runtime.
+    """Small locals of kernels on the stack, each from the start of a line of the caches on.
 
-    That asks an allocator for what has the scope of a GPU's registers, and for a kilobyte and
-    more, wherever it is needed: for each element, or for each row.
+    For before TVM's lowering of calls to its runtime, which asks an allocator for what has the
+    scope of a GPU's registers, and for a kilobyte and more, wherever it is needed: for each
+    element, or for each row.
     """
 
     def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
@@ -62,17 +67,22 @@ def _as_ramp(node: tirx.Add) -> ir.Expr:
     return tirx.Ramp(node.a.value + node.b.base, node.b.stride, node.b.lanes)
 
 
-def _kept(allocation: tirx.AllocBuffer) -> tirx.AllocBuffer:
-    type = allocation.buffer.ty
-    dtype = tvm.DataType(str(type.dtype))  # of vectors, where all accesses are
+def _kept(allocation: tirx.AllocBuffer) -> tirx.Stmt:
+    buffer = allocation.buffer
+    dtype = tvm.DataType(str(buffer.ty.dtype))  # of vectors, where all accesses are
     is_known = find_dtype(str(dtype.with_lanes(1))) is not None
-    if not is_known or not all(isinstance(size, tirx.IntImm) for size in type.shape):
+    if not is_known or not all(isinstance(size, tirx.IntImm) for size in buffer.ty.shape):
         return allocation
-    if math.prod(int(size) for size in type.shape) * dtype.bits * dtype.lanes // 8 > STACK:
+    size = math.prod(int(size) for size in buffer.ty.shape) * dtype.bits * dtype.lanes // 8
+    if size > STACK:
         return allocation
-    return tirx.AllocBuffer(
-        allocation.buffer, {**allocation.annotations, _KEEP: tirx.IntImm("bool", 1)}
-    )
+    annotations = {**allocation.annotations, _KEEP: tirx.IntImm("bool", 1)}
+    if size < _LINE_BYTES or dtype.lanes > 1:
+        return tirx.AllocBuffer(buffer, annotations)
+    # TVM aligns arrays by 16 bytes; LLVM aligns what consists of vectors by the size of these.
+    lines = tirx.decl_buffer((-(-size // _LINE_BYTES),), f"int32x{LINE}", buffer.name)
+    alias = tirx.DeclBuffer(buffer, data=tirx.buffer_data(lines))
+    return sequence([tirx.AllocBuffer(lines, annotations), alias])
 
 
 def _with_unaligned_parameters(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tvm
@@ -57,22 +58,32 @@ def _small_arguments_first(mod: IRModule) -> IRModule:
     """Kernels by the formulas for small arguments first, for processors that these are exact on."""
     functions = {
         var: tvm_ffi.structural_map(func, (tirx.For, lambda loop: small_first(loop, _small_form)))
-        if isinstance(func, tirx.PrimFunc) and _fuses_multiply_adds(func)
+        if isinstance(func, tirx.PrimFunc) and _has_feature(func, "fma", "neon")
         else func
         for var, func in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _fuses_multiply_adds(func: tirx.PrimFunc) -> bool:
-    """Whether the processor that a kernel is for computes a * b + c with one rounding."""
+def _has_feature(func: tirx.PrimFunc, *names: str) -> bool:
+    """Whether the processor that a kernel is for has one of some sets of instructions."""
     target = func.attrs.get("target") if func.attrs else None
-    if target is None:
-        return False
-    return any(codegen.llvm_cpu_has_features(name, target) for name in ("fma", "neon"))
+    return target is not None and any(codegen.llvm_cpu_has_features(name, target) for name in names)
 
 
-def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
+def _expand_formulas(mod: IRModule) -> IRModule:
+    """Kernels with formulas in the place of the calls that were set aside."""
+    functions = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            has_scaling = _has_feature(func, "avx512f")
+            expand = partial(_expanded, has_scaling=has_scaling)
+            func = tvm_ffi.structural_map(func, (tirx.BufferStore, expand))
+        functions[var] = func
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _expanded(store: tirx.BufferStore, has_scaling: bool) -> tirx.Stmt:
     """The store, after the steps of the formulas in its value."""
     statements: list[tirx.Stmt] = []
 
@@ -80,7 +91,7 @@ def _expanded(store: tirx.BufferStore) -> tirx.Stmt:
         name = _name(call)
         if name is None:
             return call
-        steps = Steps(dtype_of(call).removeprefix("float32"), statements)
+        steps = Steps(dtype_of(call).removeprefix("float32"), statements, has_scaling)
         return _formula(name)(steps, *call.args[1:])
 
     if nodes(store.value, tirx.Let):  # whose names mean nothing outside
@@ -180,7 +191,11 @@ def lower_intrinsics(others: tvm.transform.Pass) -> tvm.transform.Pass:
                 opt_level=0,
                 name="babytriton.SmallArgumentsFirst",
             ),
-            _pass(tirx.BufferStore, _expanded, "babytriton.ExpandFormulas"),
+            tvm.transform.module_pass(
+                lambda mod, _: _expand_formulas(mod),
+                opt_level=0,
+                name="babytriton.ExpandFormulas",
+            ),
             _pass(ir.Call, _by_library, "babytriton.CallLibrary"),
             tirx.transform.LowerIntrin(),
         ]

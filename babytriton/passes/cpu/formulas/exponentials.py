@@ -13,6 +13,7 @@ from babytriton.passes.cpu.formulas.steps import (
     MANTISSA,
     ONE,
     ROUND,
+    ROUND_BITS,
     Steps,
 )
 
@@ -25,6 +26,7 @@ _EXP = (
     1.6666665459e-1,
     5.0000001201e-1,
 )
+_EXPONENT_OF_ONE = ONE >> MANTISSA
 # Of these exp is 0 and infinite; 2**n, in two factors, is still representable.
 _LEAST, _GREATEST = -104.0, 89.0
 # As these for powers of 2.
@@ -45,10 +47,26 @@ def _half_exp(steps: Steps, x: ir.Expr) -> ir.Expr:
     return _times_power(steps, near_one, steps(shifted - steps.f(1.0)))
 
 
-def _near_one(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """exp(r), and n + ROUND, where x = n * log(2) + r."""
-    shifted = steps(steps.fma(x, steps.f(LOG2_E), steps.f(ROUND)))
-    n = steps(shifted - steps.f(ROUND))
+def _exp_at_most_one(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """exp(x) of numbers that are not positive, by way of 2**64 * exp(x), which is no denormal."""
+    inside = steps(tirx.Max(steps.f(_LEAST), x))
+    return steps(_normal_exp(steps, inside, 64) * steps.f(2.0**-64))
+
+
+def _normal_exp(steps: Steps, x: ir.Expr, more: int = 0) -> ir.Expr:
+    """exp(x) * 2**more, where that is neither a denormal nor too large.
+
+    The bits of `shifted` are the exponent of a float32, and others that the shift pushes out.
+    """
+    near_one, shifted = _near_one(steps, x, _EXPONENT_OF_ONE + more)
+    power = tirx.shift_left(steps.bits(shifted), steps.i(MANTISSA))
+    return steps(near_one * steps.from_bits(power))
+
+
+def _near_one(steps: Steps, x: ir.Expr, more: int = 0) -> tuple[ir.Expr, ir.Expr]:
+    """exp(r), and n + more + ROUND, where x = n * log(2) + r."""
+    shifted = steps(steps.fma(x, steps.f(LOG2_E), steps.f(ROUND + more)))
+    n = steps(shifted - steps.f(ROUND + more))
     r = steps(steps.fma(n, steps.f(-LN2_HIGH), x))
     r = steps(steps.fma(n, steps.f(-LN2_LOW), r))
     return _exp_of_small(steps, r), shifted
@@ -65,6 +83,8 @@ def _times_power(steps: Steps, value: ir.Expr, shifted: ir.Expr) -> ir.Expr:
     that the shifts push out.
     """
     bits = steps(steps.bits(shifted))
+    if steps.has_scaling:
+        return steps(steps.scaled(value, steps(bits - steps.i(ROUND_BITS))))
     half = steps(tirx.shift_right(bits, steps.i(1)))
     first = tirx.shift_left(half, steps.i(MANTISSA)) + steps.i(ONE)
     second = tirx.shift_left(bits - half, steps.i(MANTISSA)) + steps.i(ONE)
@@ -87,7 +107,7 @@ def exp(steps: Steps, x: ir.Expr) -> ir.Expr:
 def sigmoid(steps: Steps, x: ir.Expr) -> ir.Expr:
     """1 / (1 + exp(-x)), by exp(-abs(x)), which does not overflow where the result is tiny."""
     x = steps(x)
-    e = _exp(steps, steps(steps.f(0.0) - tirx.abs(x)))
+    e = _exp_at_most_one(steps, steps(steps.f(0.0) - tirx.abs(x)))
     ratio = steps(steps.f(1.0) / (steps.f(1.0) + e))
     return steps(tirx.Select(x < steps.f(0.0), e * ratio, ratio))
 
@@ -100,6 +120,7 @@ _TANH = (
     1.33314422036e-1,
     -3.33332819422e-1,
 )
+_TANH_IS_ONE = 10.0
 
 
 def tanh(steps: Steps, x: ir.Expr) -> ir.Expr:
@@ -108,7 +129,8 @@ def tanh(steps: Steps, x: ir.Expr) -> ir.Expr:
     size = steps(tirx.abs(x))
     square = steps(size * size)
     near = steps(steps.fma(steps.polynomial(square, _TANH) * square, size, size))
-    e = _exp(steps, steps(size + size))
+    most = steps(tirx.Min(steps.f(_TANH_IS_ONE), size))
+    e = _normal_exp(steps, steps(most + most))
     far = steps(steps.f(1.0) - steps.f(2.0) / (e + steps.f(1.0)))
     found = steps(tirx.Select(size < steps.f(0.625), near, far))
     return steps(steps.with_sign_of(x, found))

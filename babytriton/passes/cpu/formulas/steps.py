@@ -14,6 +14,9 @@ ROUND, ROUND_WIDE = 1.5 * 2.0**23, 1.5 * 2.0**52
 """Adding and subtracting it rounds a float32, or a float64, to an integer, and leaves that in the
 low bits."""
 
+ROUND_BITS = 0x4B400000
+"""The bits of the float32."""
+
 LEAST_NORMAL = 1.1754943508222875e-38
 """Of the float32 that are no denormals."""
 
@@ -32,11 +35,13 @@ class Steps:
     Args:
         lanes: the rest of the dtypes' names, such as "x8"; empty for single numbers.
         statements: to which those are added that compute them.
+        has_scaling: whether the processor has an instruction for a * 2**n.
     """
 
-    def __init__(self, lanes: str, statements: list[tirx.Stmt]) -> None:
+    def __init__(self, lanes: str, statements: list[tirx.Stmt], has_scaling: bool = False) -> None:
         self._lanes = lanes
         self._statements = statements
+        self.has_scaling = has_scaling
 
     def __call__(self, value: ir.Expr) -> ir.Expr:
         """The value, computed now."""
@@ -87,6 +92,10 @@ class Steps:
     def fma(self, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
         """a * b + c, rounded once where the processor can."""
         return tirx.call_intrin(c.ty, "tirx.fma", a, b, c)
+
+    def scaled(self, a: ir.Expr, n: ir.Expr) -> ir.Expr:
+        """a * 2**n, rounded once; a call of the C library where no instruction does it."""
+        return tirx.call_llvm_pure_intrin(a.ty, "llvm.ldexp", a, n)
 
     def with_sign_of(self, x: ir.Expr, size: ir.Expr) -> ir.Expr:
         """A number that is not negative, with the sign of x."""
