@@ -57,8 +57,10 @@ def _normalized_exponentials(
         x = widened(x, site.dtype)
         _, exponential, total = exponentials(negated(x) if sign < 0 else x, axes)
         dtype = dtype_of(site.dtype).name
+        # The total is 1 or more: a division a row, and a product a number.
+        share = axes.each("share", lambda *i: tirx.const(1, x.dtype) / total(*i))
         return compute(
-            axes.shape, lambda *i: (exponential(*i) / axes.at(total, i)).astype(dtype), name
+            axes.shape, lambda *i: (exponential(*i) * axes.at(share, i)).astype(dtype), name
         )
 
     return site.te(name, fn, site.expr(input, site.dtype))

@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restri
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      softmax_vector[lane] = x_part[step * 4 + lane] / total_of_row;
+      softmax_vector[lane] = x_part[step * 4 + lane] * (1.0f / total_of_row);
     }
     *(float4*)(softmax + block * 4096 + step * 1024 + thread * 4) = *(float4*)softmax_vector;
   }

@@ -207,6 +207,9 @@ def in_lanes(stmt: tirx.Stmt, long_sums: frozenset[tirx.Var] = frozenset()) -> t
     """
     if isinstance(stmt, tirx.SeqStmt):
         return sequence([in_lanes(part, long_sums) for part in statements(stmt)])
+    if isinstance(stmt, tirx.IfThenElse):
+        cases = [case and in_lanes(case, long_sums) for case in (stmt.then_case, stmt.else_case)]
+        return tirx.IfThenElse(stmt.condition, *cases)
     if not isinstance(stmt, tirx.For):
         return stmt
     nest = _nest(stmt)
@@ -385,7 +388,7 @@ def _width(loop: tirx.For, sums: list[_Accumulation]) -> int:
         return lanes_of_many(sums[0].dtype)
     has_functions = any(function_name(c) in FLOAT_FUNCTIONS for c in nodes(loop.body, ir.Call))
     is_wide = any(one.dtype == "float64" for one in sums)
-    most = FEW_LANES if has_functions or is_wide else LANES
+    most = FEW_LANES if has_functions or is_wide or len(sums) > 1 else LANES
     if isinstance(loop.extent, tirx.IntImm):
         while most > int(loop.extent):
             most //= 2

@@ -15,9 +15,12 @@ from babytriton.ops.axes import LONG_SUM
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.chunks import in_chunks
 from babytriton.passes.cpu.dots import jammed
+from babytriton.passes.cpu.in_place import in_place
 from babytriton.passes.cpu.invariants import read_before
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
+from babytriton.passes.cpu.moments import in_one_pass
 from babytriton.passes.cpu.ranges import in_ranges
+from babytriton.passes.cpu.streaming import is_too_large_for_caches
 from babytriton.passes.cpu.transposes import in_registers
 from babytriton.passes.statements import (
     Effects,
@@ -82,7 +85,10 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_lanes(in_chunks(read_before(in_ranges(_merged(in_registers(body))))), long_sums)
+        body = in_one_pass(in_ranges(_merged(in_registers(body))))
+        if not is_too_large_for_caches(func):
+            body = in_place(body, list(given))
+        body = in_lanes(in_chunks(read_before(body)), long_sums)
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))

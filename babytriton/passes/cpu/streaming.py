@@ -93,9 +93,9 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Where two names may stand for the same memory, what is stored may be read again.
     if not (func.attrs and func.attrs.get("tirx.noalias", False)):
         return func
-    buffers = [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
-    if sum(map(_bytes, buffers)) < _SHARE * last_cache():
+    if not is_too_large_for_caches(func):
         return func
+    buffers = _parameters(func)
     read = {load.source for load in nodes(func.body, ir.TensorLoad)}
     results = {buffer for buffer in buffers if buffer not in read}
 
@@ -108,6 +108,15 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return loop
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, marked)))
+
+
+def is_too_large_for_caches(func: tirx.PrimFunc) -> bool:
+    """Whether what a kernel reads and writes takes so much that it stores past the caches."""
+    return sum(map(_bytes, _parameters(func))) >= _SHARE * last_cache()
+
+
+def _parameters(func: tirx.PrimFunc) -> list[tirx.Var]:
+    return [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
 
 
 def _bytes(buffer: tirx.Var) -> int:
