@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -92,12 +93,25 @@ def not_equal(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
 
 def maximum(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
     """The larger, NaN if either is; ``tirx.max`` drops a NaN in its first operand."""
-    return tirx.Select(tirx.Or(a > b, isnan(a)), a, b) if is_float(a) else tirx.max(a, b)
+    if not is_float(a):
+        return tirx.max(a, b)
+    if _is_number(b):
+        return tirx.Select(a < b, b, a)
+    return tirx.Select(tirx.Or(a > b, isnan(a)), a, b)
 
 
 def minimum(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
     """The smaller, NaN if either is."""
-    return tirx.Select(tirx.Or(a < b, isnan(a)), a, b) if is_float(a) else tirx.min(a, b)
+    if not is_float(a):
+        return tirx.min(a, b)
+    if _is_number(b):
+        return tirx.Select(a > b, b, a)
+    return tirx.Select(tirx.Or(a < b, isnan(a)), a, b)
+
+
+def _is_number(x: tirx.PrimExpr) -> bool:
+    """Whether an element is a constant, other than NaN: a comparison with it tells the other's."""
+    return isinstance(x, tirx.FloatImm) and not math.isnan(float(x.value))
 
 
 def like(x: tirx.PrimExpr, value: Any) -> tirx.PrimExpr:

@@ -35,6 +35,20 @@ def at_step(node: Any, variable: tirx.Var, place: ir.Expr) -> Any:
     )
 
 
+def without_names(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements that run, with indices in the places of the names that TVM has for them."""
+    rest = statements(stmt)
+    done: list[tirx.Stmt] = []
+    while rest:
+        first, *rest = rest
+        is_name = isinstance(first, tirx.Bind)
+        if is_name and not nodes(first.value, ir.TensorLoad) and not nodes(first.value, ir.Call):
+            rest = [at_step(other, first.var, first.value) for other in rest]
+        else:
+            done.append(first)
+    return done
+
+
 def with_parts(
     loop: tirx.For, body: tirx.Stmt, extent: ir.Expr | None = None, kind: int | None = None
 ) -> tirx.For:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import tvm
 
 import babytriton as bt
@@ -275,6 +276,32 @@ def test_loops_become_vector_code(fn: Any, machine: str) -> None:
     called = set(re.findall(r"(?:callq?|bl)\s+(\w+)", assembly))
     assert not called & {f"{name}{suffix}" for name in FORMULAS for suffix in ("", "f")}
     assert "ldexpf" not in called
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_bounds_keep_signs_of_zero_and_nan(dtype: torch.dtype) -> None:
+    def bounded(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ends = x.clamp(min=0.0), x.clamp(max=0.0), x.clamp(min=-0.0), x.clamp(max=-0.0)
+        return x.clamp(-0.5, 0.75), torch.clamp(x, max=float("nan")), F.hardtanh(x), *ends
+
+    x = torch.cat([torch.linspace(-2, 2, 101), SPECIAL]).to(dtype)
+    for found, exact in zip(bt.jit("cpu")(bounded)(x), bounded(x)):
+        torch.testing.assert_close(found, exact, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(
+            torch.signbit(found) & ~found.isnan(), torch.signbit(exact) & ~exact.isnan()
+        )
+
+
+def test_sines_of_matrices_take_the_short_way() -> None:
+    """TVM has names for indices there."""
+
+    def turned(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x * scale)
+
+    x, scale = torch.randn(37, 1001), torch.rand(37, 1)
+    jitted = bt.jit("cpu", dynamic=False)(turned)
+    assert "is_large" in jitted.lower(x, scale).compile().source("llvm")
+    check(jitted(x, scale), torch.sin((x * scale).double()), 4)
 
 
 def test_conversions_to_bfloat16_round() -> None:

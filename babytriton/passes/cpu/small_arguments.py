@@ -15,7 +15,14 @@ from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
 from babytriton.passes.intrinsics import function_name
-from babytriton.passes.statements import Effects, at_step, sequence, statements
+from babytriton.passes.statements import (
+    Effects,
+    at_step,
+    sequence,
+    statements,
+    with_parts,
+    without_names,
+)
 
 # How many numbers of a loop in parallel run again together.
 _PIECE = 1024
@@ -31,9 +38,10 @@ def small_first(
         small_form: what computes a call of small arguments, and whether its own are too large;
             None for other calls.
     """
-    stores = statements(loop.body)
+    stores = without_names(loop.body)
     if not all(isinstance(store, tirx.BufferStore) for store in stores):
         return loop
+    loop = with_parts(loop, sequence(stores))
     calls = [call for call in nodes(loop.body, ir.Call) if small_form(call) is not None]
     if not calls or not _runs_twice(loop.body) or loop.annotations:
         return loop

@@ -92,11 +92,16 @@ def _times_power(steps: Steps, value: ir.Expr, shifted: ir.Expr) -> ir.Expr:
 
 
 def exp2(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """2**x = 2**n * exp(r * log(2)) where x = n + r."""
+    """2**x."""
     inside = steps(steps.within(steps(x), _LEAST_POWER, _GREATEST_POWER))
-    shifted = steps(inside + steps.f(ROUND))
-    r = steps((inside - (shifted - steps.f(ROUND))) * steps.f(math.log(2)))
-    return _times_power(steps, _exp_of_small(steps, r), shifted)
+    n = steps((inside + steps.f(ROUND)) - steps.f(ROUND))
+    return exp2_of_parts(steps, n, steps(inside - n))
+
+
+def exp2_of_parts(steps: Steps, n: ir.Expr, r: ir.Expr) -> ir.Expr:
+    """2**(n + r) = 2**n * exp(r * log(2)), of a whole number up to 250 and at most a half."""
+    near_one = _exp_of_small(steps, steps(r * steps.f(math.log(2))))
+    return _times_power(steps, near_one, steps(n + steps.f(ROUND)))
 
 
 def exp(steps: Steps, x: ir.Expr) -> ir.Expr:

@@ -6,12 +6,12 @@ import math
 
 from tvm import ir, tirx
 
+from babytriton.passes.cpu.formulas.exponentials import exp2_of_parts
 from babytriton.passes.cpu.formulas.steps import (
     LEAST_NORMAL,
     LN2_HIGH,
     LN2_LOW,
     MANTISSA,
-    ROUND_WIDE,
     Steps,
 )
 
@@ -139,14 +139,12 @@ def atanh(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 # 2 / log(2) * atanh(s) = log2((1 + s) / (1 - s)), by the powers of s**2, for s up to 0.172.
-_ATANH = tuple(2 / math.log(2) / n for n in (13, 11, 9, 7, 5, 3, 1))
-# 2**r for r up to 1/2, by powers of r.
-_EXP2 = tuple(math.log(2) ** n / math.factorial(n) for n in range(8, -1, -1))
+_ATANH = tuple(2 / math.log(2) / n for n in (11, 9, 7, 5, 3, 1))
 _BEYOND = 200.0  # 2 to this power is infinite in float32, and to minus this power 0
 
 
 def _log2_wide(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """log2(x) of a positive number in float64, to 1e-11 of it."""
+    """log2(x) of a positive number in float64, to 1e-10 of it."""
     tiny = steps(x < steps.f(LEAST_NORMAL))
     bits = steps(steps.bits(tirx.Select(tiny, x * steps.f(2.0**MANTISSA), x)))
     e = steps(tirx.shift_right(bits - steps.i(_ROOT_OF_HALF), steps.i(MANTISSA)))
@@ -156,13 +154,10 @@ def _log2_wide(steps: Steps, x: ir.Expr) -> ir.Expr:
     return steps(steps.polynomial(steps(s * s), _ATANH, "float64") * s + exponent)
 
 
-def _exp2_wide(steps: Steps, t: ir.Expr) -> ir.Expr:
-    """2**t in float64, to 1e-9 of it, of a number between -_BEYOND and _BEYOND."""
-    shifted = steps(t + steps.d(ROUND_WIDE))
-    near_one = steps.polynomial(steps(t - (shifted - steps.d(ROUND_WIDE))), _EXP2, "float64")
-    bits = steps(steps.reinterpret("int64", shifted))
-    exponent = tirx.shift_left(bits + steps.const(1023, "int64"), steps.const(52, "int64"))
-    return steps(near_one * steps.reinterpret("float64", exponent))
+def _exp2_of_wide(steps: Steps, t: ir.Expr) -> ir.Expr:
+    """2**t in float32, of a float64 between -_BEYOND and _BEYOND."""
+    n = steps(steps.rounded(t))
+    return exp2_of_parts(steps, steps.cast("float32", n), steps(steps.cast("float32", t - n)))
 
 
 def pow(steps: Steps, x: ir.Expr, y: ir.Expr) -> ir.Expr:
@@ -174,7 +169,7 @@ def pow(steps: Steps, x: ir.Expr, y: ir.Expr) -> ir.Expr:
     log2 = steps(tirx.Select(tirx.EQ(size, steps.f(math.inf)), steps.d(math.inf), log2))
     t = steps(steps.wide(y) * log2)
     t = steps(tirx.Min(tirx.Max(t, steps.d(-_BEYOND)), steps.d(_BEYOND)))
-    value = steps(steps.cast("float32", _exp2_wide(steps, t)))
+    value = _exp2_of_wide(steps, t)
     is_whole = steps(tirx.EQ(tirx.floor(y), y))
     half = steps(y * steps.f(0.5))
     is_odd = steps(tirx.And(is_whole, tirx.NE(tirx.floor(half), half)))
