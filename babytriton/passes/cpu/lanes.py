@@ -198,6 +198,12 @@ def is_elementwise(loop: tirx.For) -> bool:
     return _accumulations(loop) == []
 
 
+def adds_up(loop: tirx.For) -> bool:
+    """Whether a loop only accumulates floats, in a way that lanes can take part of."""
+    found = _accumulations(loop) or []
+    return bool(found) and len(found) == len(statements(loop.body))
+
+
 def in_lanes(stmt: tirx.Stmt, long_sums: frozenset[tirx.Var] = frozenset()) -> tirx.Stmt:
     """The statement with its loops that accumulate floats in vector lanes.
 
@@ -388,7 +394,9 @@ def _width(loop: tirx.For, sums: list[_Accumulation]) -> int:
         return lanes_of_many(sums[0].dtype)
     has_functions = any(function_name(c) in FLOAT_FUNCTIONS for c in nodes(loop.body, ir.Call))
     is_wide = any(one.dtype == "float64" for one in sums)
-    most = FEW_LANES if has_functions or is_wide or len(sums) > 1 else LANES
+    most = FEW_LANES if has_functions or is_wide else LANES
+    while len(sums) > 1 and most * len(sums) > LANES:
+        most //= 2
     if isinstance(loop.extent, tirx.IntImm):
         while most > int(loop.extent):
             most //= 2

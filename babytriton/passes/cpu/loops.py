@@ -21,6 +21,7 @@ from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
 from babytriton.passes.cpu.moments import in_one_pass
 from babytriton.passes.cpu.ranges import in_ranges
 from babytriton.passes.cpu.streaming import is_too_large_for_caches
+from babytriton.passes.cpu.streams import side_by_side
 from babytriton.passes.cpu.transposes import in_registers
 from babytriton.passes.statements import (
     Effects,
@@ -88,7 +89,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
         body = in_one_pass(in_ranges(_merged(in_registers(body))))
         if not is_too_large_for_caches(func):
             body = in_place(body, list(given))
-        body = in_lanes(in_chunks(read_before(body)), long_sums)
+        body = in_lanes(in_chunks(read_before(side_by_side(body))), long_sums)
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
