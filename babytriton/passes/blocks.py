@@ -76,6 +76,11 @@ def same_extents(left: Sequence[int | tirx.Expr], right: Sequence[int | tirx.Exp
     )
 
 
+def parameters(func: tirx.PrimFunc) -> list[tirx.Var]:
+    """The buffers that a kernel is given."""
+    return [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
+
+
 def nodes(root: Any, kind: type) -> list[Any]:
     """Every node of `kind` in an expression or statement."""
     found: list[Any] = []

@@ -10,10 +10,19 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
+from babytriton.passes.intrinsics import function_name
 
 Indices = tuple[ir.Expr, ...]
 
+# Calls that give the address of memory, at which anything may be read or written.
+_ADDRESSES = frozenset(("buffer_data", "address_of", "tvm_access_ptr"))
+
 OPAQUE = (tirx.Evaluate, tirx.While, tirx.AttrStmt, tirx.DeclBuffer)
+
+
+def is_number(expr: ir.Expr, number: int) -> bool:
+    """Whether an expression is an integer, and which."""
+    return isinstance(expr, tirx.IntImm) and int(expr) == number
 
 
 def statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
@@ -101,7 +110,9 @@ class Effects:
             found.writes[store.buffer].append(tuple(store.indices))
         for allocation in nodes(stmt, tirx.AllocBuffer):
             found.writes[allocation.buffer].extend(())
-        found.is_known = not any(nodes(stmt, kind) for kind in OPAQUE)
+        calls = {function_name(call) for call in nodes(stmt, ir.Call)}
+        is_plain = not any(nodes(stmt, kind) for kind in OPAQUE)
+        found.is_known = is_plain and not calls & _ADDRESSES
         return found
 
     def conflicts(self, later: Effects) -> set[tirx.Var]:

@@ -117,3 +117,121 @@ def test_other_sums_of_squares_stay_apart() -> None:
         jitted = bt.jit("cpu", dynamic=False)(fn)
         assert "centre" not in jitted.lower(x).compile().source("tir")
         torch.testing.assert_close(jitted(x).double(), fn(x.double()), rtol=1e-6, atol=0)
+
+
+# Programs that look like variances, and are none.
+
+
+def of_what_was_there(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    for i in range(13):
+        total = 0.0
+        squares = 0.0
+        for k in range(400):
+            total += y[i, k]
+            y[i, k] = x[i, k] * 3.0
+        for k in range(400):
+            squares += (y[i, k] - total / 400) * (y[i, k] - total / 400)
+        out[i] = squares
+
+
+def of_the_last(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    for i in range(13):
+        total = 0.0
+        squares = 0.0
+        e = 0.0
+        for k in range(400):
+            e = x[i, k] * 2.0
+            total += e
+        for _ in range(400):
+            squares += (e - total / 400) * (e - total / 400)
+        out[i] = squares
+
+
+def about_the_mean_before(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    for i in range(13):
+        mean = 0.0
+        for _ in range(3):
+            total = 0.0
+            squares = 0.0
+            for k in range(400):
+                total += x[i, k]
+                y[i, 399 - k] = x[i, k]
+            for k in range(400):
+                squares += (x[i, k] - mean) * (x[i, k] - mean)
+            mean = total / 400
+            out[i] = squares
+            x[i, 0] = x[i, 0] + 300.0
+
+
+def of_others(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    for i in range(13):
+        total = 0.0
+        squares = 0.0
+        for k in range(300):
+            total += x[i, k]
+        for k in range(100, 400):
+            squares += (x[i, k] - total / 300) * (x[i, k] - total / 300)
+        out[i] = squares
+
+
+def about_nearly_the_mean(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    for i in range(13):
+        total = 0.0
+        squares = 0.0
+        for k in range(400):
+            total += x[i, k]
+        for k in range(400):
+            squares += (x[i, k] - total / 400.0003) * (x[i, k] - total / 400.0003)
+        out[i] = squares
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [of_what_was_there, of_the_last, about_the_mean_before, of_others, about_nearly_the_mean],
+)
+def test_what_only_looks_like_a_variance(fn: Any) -> None:
+    x, y = rows("rising", torch.float64, 400), rows("plain", torch.float64, 400)
+    given, wanted = (
+        (x.clone(), y.clone(), torch.zeros(13).double()),
+        (x, y, torch.zeros(13).double()),
+    )
+    bt.kernel("cpu")(fn)(*given)
+    fn(*wanted)
+    for found, exact in zip(given, wanted):
+        torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_numbers_made_of_others_of_the_loop() -> None:
+    """Which are not there yet when the first of them are looked at."""
+
+    def chained(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, out: torch.Tensor) -> None:
+        for i in range(13):
+            total = 0.0
+            squares = 0.0
+            for k in range(400):
+                y[i, k] = x[i, k] * 2.0
+                z[i, k] = y[i, k] + 1.0
+                total += z[i, k]
+            for k in range(400):
+                squares += (z[i, k] - total / 400) * (z[i, k] - total / 400)
+            out[i] = squares
+
+    x, kernel, found = rows("plain", torch.float32, 400), bt.kernel("cpu")(chained), []
+    for before in (0.0, 1.0, float("nan")):
+        out = torch.zeros(13)
+        kernel(x, torch.full_like(x, before), torch.full_like(x, before), out)
+        found.append(out)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    exact = (x.double() * 2).var(-1) * 399
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-6, atol=0)
+
+
+def test_parts_of_other_shapes() -> None:
+    def rectangles(x: torch.Tensor) -> torch.Tensor:
+        a, b = x[:, :10, :20], x[:, :20, :10]
+        return ((b - a.mean((1, 2), keepdim=True)) ** 2).sum((1, 2))
+
+    x = rows("rising", torch.float32, 900).reshape(13, 30, 30)
+    found = bt.jit("cpu", dynamic=False)(rectangles)(x)
+    torch.testing.assert_close(found.double(), rectangles(x.double()), rtol=1e-6, atol=0)

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
-from babytriton.passes.cpu import streaming
+from babytriton.passes.cpu import caches
 
 STORE = "movnt"  # What x86 names those instructions by.
 
 
 @pytest.fixture(autouse=True)
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "last_cache", lambda: 1 << 10)
+    monkeypatch.setattr(caches, "last_cache", lambda: 1 << 10)
 
 
 def chain(x, y):
@@ -114,7 +114,7 @@ def test_odd_sizes_keep_whole_lines() -> None:
 
 
 def test_what_fits_stays_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "last_cache", lambda: 32 << 20)
+    monkeypatch.setattr(caches, "last_cache", lambda: 32 << 20)
     x = torch.randn(256, 64)
     assert STORE not in bt.jit("cpu")(chain).lower(x, x).compile().source("asm")
 
@@ -149,9 +149,9 @@ def test_threads_see_what_others_stored() -> None:
 
 def test_the_size_of_the_cache_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    streaming.last_cache.cache_clear()
-    assert streaming.last_cache() >= 1 << 20
-    streaming.last_cache.cache_clear()
+    caches.last_cache.cache_clear()
+    assert caches.last_cache() >= 1 << 20
+    caches.last_cache.cache_clear()
     monkeypatch.setattr("pathlib.Path.read_text", lambda _: "")
-    assert streaming.last_cache() == 32 << 20
-    streaming.last_cache.cache_clear()
+    assert caches.last_cache() == 32 << 20
+    caches.last_cache.cache_clear()

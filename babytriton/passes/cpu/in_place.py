@@ -13,9 +13,18 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
+from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import moves_by_one
+from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import offset
-from babytriton.passes.statements import Effects, at_step, sequence, statements, with_parts
+from babytriton.passes.statements import (
+    Effects,
+    at_step,
+    is_number,
+    sequence,
+    statements,
+    with_parts,
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class _Row:
 def in_place(body: tirx.Stmt, params: list[tirx.Var]) -> tirx.Stmt:
     """The body of a kernel, whose parameters share no memory, with such rows in its results."""
     effects = Effects.of(body)
+    if not effects.is_known:
+        return body
     results = [
         param
         for param in params
@@ -90,17 +101,17 @@ def _row(local: tirx.Var, parts: list[tirx.Stmt], results: list[tirx.Var]) -> _R
     """The local as a row, if it is one; `parts` are what follows where it is allocated."""
     effects = [Effects.of(part) for part in parts]
     users = [n for n, effect in enumerate(effects) if effect.indices(local)]
-    if not users or not all(effects[n].is_known for n in users):
+    if not users:
         return None
     last = parts[users[-1]]
-    axes = [n for n, size in enumerate(local.shape) if not _is_one(size)]
+    axes = [n for n, size in enumerate(local.shape) if not is_number(size, 1)]
     if len(axes) != 1 or not isinstance(last, tirx.For) or local in effects[users[-1]].writes:
         return None
     (axis,) = axes
     stores = statements(last.body)
-    if last.kind != tirx.ForKind.SERIAL or not isinstance(last.min, tirx.IntImm):
+    if last.kind != tirx.ForKind.SERIAL or not is_number(last.min, 0) or last.step is not None:
         return None
-    if not all(isinstance(store, tirx.BufferStore) for store in stores) or int(last.min) != 0:
+    if not all(isinstance(store, tirx.BufferStore) for store in stores) or _runs_again(stores):
         return None
     if not tvm_ffi.structural_equal(local.shape[axis], last.extent):
         return None
@@ -122,8 +133,9 @@ def _indices(store: tirx.BufferStore, buffer: tirx.Var) -> list[Sequence[ir.Expr
     return [load.indices for load in loads if load.source.same_as(buffer)]
 
 
-def _is_one(size: ir.Expr) -> bool:
-    return isinstance(size, tirx.IntImm) and int(size) == 1
+def _runs_again(stores: list[tirx.Stmt]) -> bool:
+    """Whether they may run a second time, for large arguments, and find what they have stored."""
+    return any(function_name(call) in SMALL for call in nodes(stores, ir.Call))
 
 
 def _without(stmt: tirx.Stmt, local: tirx.Var) -> tirx.Stmt:

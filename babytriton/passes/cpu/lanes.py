@@ -18,9 +18,10 @@ import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.cpu.caches import LINE_BYTES
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import offset
-from babytriton.passes.statements import at_step, sequence, statements, with_parts
+from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
 
 # Enough sums side by side to hide an addition's latency: eight vectors of AVX2, four of AVX-512.
 LANES = 64
@@ -30,8 +31,9 @@ FEW_LANES = 32
 SHORT = 8
 # Numbers a lane adds up in float32 before float64 takes the sum.
 STEPS = 64
-# So many sums hide an addition's latency by themselves: each has as many lanes as fill a line.
-MANY, LINE = 8, 64
+# So many sums in one loop hide an addition's latency by themselves: each has as many lanes as fill
+# a line. Fewer share the lanes of one.
+MANY = 8
 
 # How far apart what is added up may lie, besides side by side: backwards, and with gaps.
 STRIDES = (-1, 2, -2, 3, -3, 4, -4)
@@ -199,9 +201,10 @@ def is_elementwise(loop: tirx.For) -> bool:
 
 
 def adds_up(loop: tirx.For) -> bool:
-    """Whether a loop only accumulates floats, in a way that lanes can take part of."""
+    """Whether a loop only adds up floats, in a way that lanes can take part of."""
     found = _accumulations(loop) or []
-    return bool(found) and len(found) == len(statements(loop.body))
+    are_sums = all(one.combine is tirx.Add and one.dtype.startswith("float") for one in found)
+    return bool(found) and are_sums and len(found) == len(statements(loop.body))
 
 
 def in_lanes(stmt: tirx.Stmt, long_sums: frozenset[tirx.Var] = frozenset()) -> tirx.Stmt:
@@ -357,9 +360,9 @@ def _laned(
     body = [
         _in_steps(inner, strips, long, short) if is_narrow else long.strip(inner, inner.min, strips)
     ]
-    if not _is_zero(short_strips):
+    if not is_number(short_strips, 0):
         body.append(short.strip(inner, simplify(inner.min + covered), short_strips))
-    if not _is_zero(last):
+    if not is_number(last, 0):
         single = tirx.Var(variable.name, dtype)
         start = simplify(inner.min + inner.extent - last)
         body.append(_loop(single, last, at_step(inner.body, variable, start + single)))
@@ -385,7 +388,7 @@ def _in_steps(loop: tirx.For, strips: ir.Expr, narrow: _Lanes, wide: _Lanes) -> 
 
 def lanes_of_many(dtype: str) -> int:
     """How many lanes each of many sums has."""
-    return LINE // (int(DataType(dtype).bits) // 8)
+    return LINE_BYTES // (int(DataType(dtype).bits) // 8)
 
 
 def _width(loop: tirx.For, sums: list[_Accumulation]) -> int:
@@ -401,10 +404,6 @@ def _width(loop: tirx.For, sums: list[_Accumulation]) -> int:
         while most > int(loop.extent):
             most //= 2
     return most
-
-
-def _is_zero(extent: ir.Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 0
 
 
 def _loop(variable: tirx.Var, count: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:

@@ -12,7 +12,8 @@ import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.ops.axes import LONG_SUM
-from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.blocks import nodes, parameters, uses
+from babytriton.passes.cpu.caches import is_too_large
 from babytriton.passes.cpu.chunks import in_chunks
 from babytriton.passes.cpu.dots import jammed
 from babytriton.passes.cpu.in_place import in_place
@@ -20,7 +21,6 @@ from babytriton.passes.cpu.invariants import read_before
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
 from babytriton.passes.cpu.moments import in_one_pass
 from babytriton.passes.cpu.ranges import in_ranges
-from babytriton.passes.cpu.streaming import is_too_large_for_caches
 from babytriton.passes.cpu.streams import side_by_side
 from babytriton.passes.cpu.transposes import in_registers
 from babytriton.passes.statements import (
@@ -28,6 +28,7 @@ from babytriton.passes.statements import (
     Indices,
     at_step,
     conjuncts,
+    is_number,
     sequence,
     statements,
     with_parts,
@@ -60,7 +61,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     places = _places(func)
     unmarked, long_sums = _long_sums(func.body)
     # Of others TVM takes the indices for what it must keep of each dimension.
-    given = {param for param in func.params if _is_buffer(param)}
+    given = set(parameters(func))
 
     def load(node: ir.TensorLoad) -> ir.TensorLoad:
         if node.source not in given:
@@ -87,7 +88,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
         body = in_one_pass(in_ranges(_merged(in_registers(body))))
-        if not is_too_large_for_caches(func):
+        if not is_too_large(func):
             body = in_place(body, list(given))
         body = in_lanes(in_chunks(read_before(side_by_side(body))), long_sums)
     # What Relax asks of kernels later, it asks of their outermost block.
@@ -107,17 +108,9 @@ def _long_sums(body: tirx.Stmt) -> tuple[tirx.Stmt, frozenset[tirx.Var]]:
 
 def _places(func: tirx.PrimFunc) -> list[tirx.Var]:
     """The variables that are never negative: of loops from 0, and sizes."""
-    sizes = [n for param in func.params if _is_buffer(param) for n in nodes(param.ty.shape, ir.Var)]
-    loops = [loop for loop in nodes(func.body, tirx.For) if _is_number(loop.min, 0)]
+    sizes = [n for param in parameters(func) for n in nodes(param.ty.shape, ir.Var)]
+    loops = [loop for loop in nodes(func.body, tirx.For) if is_number(loop.min, 0)]
     return [*sizes, *(loop.loop_var for loop in loops)]
-
-
-def _is_buffer(param: tirx.Var) -> bool:
-    return isinstance(param.ty, tirx.BufferType)
-
-
-def _is_number(expr: ir.Expr, number: int) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr) == number
 
 
 _UPWARDS = (tirx.Add, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
@@ -126,12 +119,12 @@ _UPWARDS = (tirx.Add, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max
 
 def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
     """The first element that is needed, without a bound of 0 where it is no less anyway."""
-    if not _is_number(node.a, 0):
+    if not is_number(node.a, 0):
         return node
     for part in nodes(node.b, ir.Expr):
         is_place = isinstance(part, ir.Var) and any(part.same_as(place) for place in places)
-        is_number = isinstance(part, tirx.IntImm) and int(part) >= 0
-        if not (is_place or is_number or isinstance(part, _UPWARDS)):
+        is_size = isinstance(part, tirx.IntImm) and int(part) >= 0
+        if not (is_place or is_size or isinstance(part, _UPWARDS)):
             return node
     return node.b
 
@@ -154,7 +147,7 @@ def _in_one_piece(buffer: tirx.Var, indices: list[ir.Expr]) -> list[ir.Expr]:
         # What is left may be less than a dimension's size; nothing is left for those before it. A
         # remainder along the first dimension is no position: it may begin again.
         if tvm_ffi.structural_equal(index, simplify(rest)):
-            is_last = all(_is_number(simplify(before), 0) for before in indices[:place])
+            is_last = all(is_number(simplify(before), 0) for before in indices[:place])
             return [*zeros, position] if is_last else indices
         if not tvm_ffi.structural_equal(index, simplify(tirx.FloorMod(rest, shape[place]))):
             return indices

@@ -8,15 +8,14 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.passes.cpu.caches import LINE
+from babytriton.passes.blocks import parameters
+from babytriton.passes.cpu.caches import LINE, LINE_BYTES
 from babytriton.passes.intrinsics import rewrite
 from babytriton.passes.statements import sequence
 from babytriton.types import find_dtype
 
 STACK = 16 << 10
 """Bytes that a local may take there: a row of 4096 float32."""
-
-_LINE_BYTES = 4 * LINE
 
 # Tells TVM to leave an allocation to the code generator, which takes it from the stack.
 _KEEP = "disable_lower_builtin"
@@ -77,21 +76,17 @@ def _kept(allocation: tirx.AllocBuffer) -> tirx.Stmt:
     if size > STACK:
         return allocation
     annotations = {**allocation.annotations, _KEEP: tirx.IntImm("bool", 1)}
-    if size < _LINE_BYTES or dtype.lanes > 1:
+    if size < LINE_BYTES or dtype.lanes > 1:
         return tirx.AllocBuffer(buffer, annotations)
     # TVM aligns arrays by 16 bytes; LLVM aligns what consists of vectors by the size of these.
-    lines = tirx.decl_buffer((-(-size // _LINE_BYTES),), f"int32x{LINE}", buffer.name)
+    lines = tirx.decl_buffer((-(-size // LINE_BYTES),), f"int32x{LINE}", buffer.name)
     alias = tirx.DeclBuffer(buffer, data=tirx.buffer_data(lines))
     return sequence([tirx.AllocBuffer(lines, annotations), alias])
 
 
 def _with_unaligned_parameters(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    parameters = {
-        param: ir.Var(param.name, _unaligned(param.ty))
-        for param in func.params
-        if isinstance(param.ty, tirx.BufferType)
-    }
-    return tvm_ffi.structural_map(func, (ir.Var, lambda var: parameters.get(var, var)))
+    unaligned = {param: ir.Var(param.name, _unaligned(param.ty)) for param in parameters(func)}
+    return tvm_ffi.structural_map(func, (ir.Var, lambda var: unaligned.get(var, var)))
 
 
 def _unaligned(type: tirx.BufferType) -> tirx.BufferType:

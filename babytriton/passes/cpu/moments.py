@@ -116,7 +116,9 @@ def in_one_pass(stmt: tirx.Stmt) -> tirx.Stmt:
 def _sums(stmt: tirx.Stmt) -> list[_Sum]:
     """The sums of a nest of serial loops, all else of which stores elements."""
     nest: list[tirx.For] = []
-    while isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.SERIAL and not stmt.annotations:
+    while isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.SERIAL:
+        if stmt.annotations or stmt.step is not None:
+            return []
         nest.append(stmt)
         stmt = stmt.body
     stores = statements(stmt)
@@ -143,9 +145,10 @@ def _joined(parts: list[tirx.Stmt], first: int, last: int) -> list[tirx.Stmt] | 
     square, *others = _sums(parts[last])
     if others or len(square.body) != 1:
         return None
-    candidates = (_variance(total, square, parts) for total in _sums(parts[first]))
+    between = parts[first + 1 : last]
+    candidates = (_variance(total, square, between) for total in _sums(parts[first]))
     variance = next((one for one in candidates if one is not None), None)
-    if variance is None or not _may_join(parts, first, last, variance):
+    if variance is None or not _may_join(parts[first], between, variance):
         return None
     start = _start(parts[:last], square)
     if start is None or _start(parts[:first], variance.total) is None:
@@ -155,16 +158,16 @@ def _joined(parts: list[tirx.Stmt], first: int, last: int) -> list[tirx.Stmt] | 
     return [*before, start, *_one_pass(variance), *kept[len(before) :], *parts[last + 1 :]]
 
 
-def _variance(total: _Sum, square: _Sum, parts: list[tirx.Stmt]) -> _Variance | None:
+def _variance(total: _Sum, square: _Sum, between: list[tirx.Stmt]) -> _Variance | None:
     """The two as a variance's sums, if the second adds up what the first tells the mean of."""
     product = square.value
-    if total.count < _LEAST or total.count != square.count or len(total.nest) != len(square.nest):
+    if total.count < _LEAST or not _are_of_one_range(total, square):
         return None
     if not isinstance(product, tirx.Mul) or not tvm_ffi.structural_equal(product.a, product.b):
         return None
     if not isinstance(product.a, tirx.Sub) or not square.is_fixed(product.a.b):
         return None
-    number, mean = product.a.a, _resolved(product.a.b, parts)
+    number, mean = product.a.a, _resolved(product.a.b, between)
     for own, its in zip(square.nest, total.nest):
         number = at_step(number, own.loop_var, its.loop_var)
     if tvm_ffi.structural_equal(total.value, number):
@@ -179,12 +182,21 @@ def _variance(total: _Sum, square: _Sum, parts: list[tirx.Stmt]) -> _Variance | 
     return _Variance(total, square, number, distance.b, mean)
 
 
-def _resolved(expr: ir.Expr, parts: list[tirx.Stmt]) -> ir.Expr:
+def _are_of_one_range(left: _Sum, right: _Sum) -> bool:
+    """Whether both nests have the same steps."""
+    return len(left.nest) == len(right.nest) and all(
+        tvm_ffi.structural_equal(own.min, its.min)
+        and tvm_ffi.structural_equal(own.extent, its.extent)
+        for own, its in zip(left.nest, right.nest)
+    )
+
+
+def _resolved(expr: ir.Expr, between: list[tirx.Stmt]) -> ir.Expr:
     """An expression, or the value that one of the statements has given it."""
     if not isinstance(expr, ir.TensorLoad):
         return expr
-    stores = [store for store in nodes(parts, tirx.BufferStore) if store.buffer == expr.source]
-    if len(stores) != 1 or not any(part.same_as(stores[0]) for part in parts):
+    stores = [s for s in nodes(between, tirx.BufferStore) if s.buffer.same_as(expr.source)]
+    if len(stores) != 1 or not any(part.same_as(stores[0]) for part in between):
         return expr
     (store,) = stores
     return store.value if tvm_ffi.structural_equal(store.indices, expr.indices) else expr
@@ -194,29 +206,42 @@ def _is_mean(expr: ir.Expr, total: _Sum) -> bool:
     """Whether it is what has been added up over the number of numbers."""
     if not isinstance(expr, (tirx.Div, tirx.Mul)) or not isinstance(expr.b, tirx.FloatImm):
         return False
-    divisor = float(expr.b.value) if isinstance(expr, tirx.Div) else 1 / float(expr.b.value)
+    number = float(expr.b.value)
+    count = number if isinstance(expr, tirx.Div) else number and 1 / number
+    eps = 2.0**-51 if str(expr.ty.dtype) == "float64" else 2.0**-22
     is_total = tvm_ffi.structural_equal(expr.a, total.total)
-    return bool(is_total) and math.isclose(divisor, total.count, rel_tol=1e-6)
+    return bool(is_total) and math.isclose(count, total.count, rel_tol=eps)
 
 
-def _may_join(parts: list[tirx.Stmt], first: int, last: int, variance: _Variance) -> bool:
+def _may_join(first: tirx.Stmt, between: list[tirx.Stmt], variance: _Variance) -> bool:
     """Whether the first loop finds all that the second reads, and nothing changes it meanwhile."""
-    effects = [Effects.of(part) for part in parts[first:last]]
-    if not all(effect.is_known for effect in effects):
+    own, *effects = (Effects.of(part) for part in [first, *between])
+    if not own.is_known or not all(effect.is_known for effect in effects):
         return False
-    own, *between = effects
-    loads = nodes(variance.total.value, ir.TensorLoad)
-    read = {variance.total.buffer, *(load.source for load in loads)}
-    square = variance.square.buffer
-    if any(effect.writes.keys() & read for effect in between) or own.indices(square):
+    total, square = variance.total, variance.square.buffer
+    loads = nodes(total.value, ir.TensorLoad)
+    read = {total.buffer, *(load.source for load in loads)}
+    if any(effect.writes.keys() & read for effect in effects) or own.indices(square):
         return False
     if any(square in effect.writes and not effect.indices(square) for effect in effects):
         return False  # allocated only there
+    stored = {store.buffer: store for store in _before(total)}
+    # Such a number is stored at its own step, before it is read, and of what is there by then.
     return all(
-        tvm_ffi.structural_equal(tuple(load.indices), indices)
+        load.source in stored
+        and len(own.writes[load.source]) == 1
+        and tvm_ffi.structural_equal(stored[load.source].indices, load.indices)
+        and all(any(i.same_as(loop.loop_var) for i in load.indices) for loop in total.nest)
+        and not Effects.of(stored[load.source]).reads.keys() & own.writes.keys()
         for load in loads
-        for indices in own.writes.get(load.source, [])
+        if load.source in own.writes
     )
+
+
+def _before(total: _Sum) -> list[tirx.BufferStore]:
+    """What the loop stores at each step before it adds to the sum."""
+    place = next(n for n, store in enumerate(total.body) if store.same_as(total.store))
+    return total.body[:place]
 
 
 def _start(parts: list[tirx.Stmt], one: _Sum) -> tirx.BufferStore | None:
@@ -270,7 +295,7 @@ def _mean_of_first(variance: _Variance, buffer: tirx.Var, place: list[ir.Expr]) 
     """Add up the first numbers, before the loop that may store what they are read from."""
     total = variance.total
     *outer, inner = total.nest
-    stored = {store.buffer: store.value for store in total.body}
+    stored = {store.buffer: store.value for store in _before(total)}
 
     def load(node: ir.TensorLoad) -> ir.Expr:
         return stored.get(node.source, node)

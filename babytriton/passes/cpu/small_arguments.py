@@ -41,14 +41,15 @@ def small_first(
     stores = without_names(loop.body)
     if not all(isinstance(store, tirx.BufferStore) for store in stores):
         return loop
-    loop = with_parts(loop, sequence(stores))
-    calls = [call for call in nodes(loop.body, ir.Call) if small_form(call) is not None]
-    if not calls or not _runs_twice(loop.body) or loop.annotations:
+    calls = [call for call in nodes(stores, ir.Call) if small_form(call) is not None]
+    kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+    if not calls or loop.kind not in kinds or loop.annotations:
         return loop
+    if not _runs_twice(sequence(stores)):
+        return loop
+    loop = with_parts(loop, sequence(stores))
     if loop.kind == tirx.ForKind.SERIAL:
         return _small_first(loop, calls, small_form)
-    if loop.kind != tirx.ForKind.PARALLEL:
-        return loop
     size = tirx.const(_PIECE, loop.loop_var.ty.dtype)
     piece = tirx.Var("piece", loop.loop_var.ty.dtype)
     each = tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)

@@ -7,28 +7,17 @@ of a whole line does neither. TVM has none; they are a few lines of LLVM IR here
 
 from __future__ import annotations
 
-import math
-from functools import cache
-from pathlib import Path
-
 import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.passes.blocks import nodes, parameters
+from babytriton.passes.cpu.caches import LINE_BYTES, is_too_large, width
 from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
-from babytriton.types import find_dtype
-
-# What is read and written together must be so much of the last cache. Measured with results that
-# the next kernel reads at once: of less, it finds them in the cache.
-_SHARE = 0.75
-
-# Bytes of a line of memory.
-_LINE = 64
 
 # Marks stores while TVM lowers the loops around them.
 _MARK = "babytriton.past_caches"
@@ -61,16 +50,6 @@ other:
 """
 
 
-@cache
-def last_cache() -> int:
-    """Bytes in the processor's last cache; what is usual where Linux does not tell."""
-    try:
-        size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
-        return int(size.removesuffix("K")) << 10
-    except (OSError, ValueError):
-        return 32 << 20
-
-
 def past_caches(mod: IRModule) -> IRModule:
     """Kernels as plain loops -> the same, with stores marked that should go past the caches."""
     functions = {
@@ -93,9 +72,9 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Where two names may stand for the same memory, what is stored may be read again.
     if not (func.attrs and func.attrs.get("tirx.noalias", False)):
         return func
-    if not is_too_large_for_caches(func):
+    if not is_too_large(func):
         return func
-    buffers = _parameters(func)
+    buffers = parameters(func)
     read = {load.source for load in nodes(func.body, ir.TensorLoad)}
     results = {buffer for buffer in buffers if buffer not in read}
 
@@ -110,29 +89,6 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, marked)))
 
 
-def is_too_large_for_caches(func: tirx.PrimFunc) -> bool:
-    """Whether what a kernel reads and writes takes so much that it stores past the caches."""
-    return sum(map(_bytes, _parameters(func))) >= _SHARE * last_cache()
-
-
-def _parameters(func: tirx.PrimFunc) -> list[tirx.Var]:
-    return [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
-
-
-def _bytes(buffer: tirx.Var) -> int:
-    """The size of a buffer; 0 where that is symbolic."""
-    shape = buffer.ty.shape
-    if not all(isinstance(size, tirx.IntImm) for size in shape):
-        return 0
-    return math.prod(int(size) for size in shape) * _width(buffer)
-
-
-def _width(buffer: tirx.Var) -> int:
-    """Bytes of an element."""
-    dtype = find_dtype(str(buffer.ty.dtype))
-    return dtype.bits // 8 if dtype is not None else 1
-
-
 def _in_vectors(loop: tirx.For, results: set[tirx.Var]) -> tirx.Stmt:
     """A loop that stores elements one beside the other, as one that stores lines of them."""
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
@@ -141,7 +97,7 @@ def _in_vectors(loop: tirx.For, results: set[tirx.Var]) -> tirx.Stmt:
     if not is_elementwise(loop) or _is_better_left(loop):
         return loop
     dtype = loop.loop_var.ty.dtype
-    lanes = _LINE // min(_width(s.buffer) for s in statements(loop.body) if s.buffer in results)
+    lanes = LINE_BYTES // min(width(s.buffer) for s in statements(loop.body) if s.buffer in results)
     vectors, rest = divmod(int(loop.extent), lanes)
     if not vectors:
         return loop
@@ -178,7 +134,7 @@ def _with_marks(loop: tirx.For, results: set[tirx.Var]) -> tirx.For:
     def marked(store: tirx.Stmt) -> tirx.Stmt:
         if not isinstance(store, tirx.BufferStore) or store.buffer not in results:
             return store
-        has_lines = int(loop.extent) * _width(store.buffer) % _LINE == 0
+        has_lines = int(loop.extent) * width(store.buffer) % LINE_BYTES == 0
         place = offset(store.buffer, list(store.indices))
         if not has_lines or not moves_by_one(place, loop.loop_var):
             return store
@@ -201,7 +157,7 @@ def _stored(mark: tirx.AttrStmt) -> tirx.Stmt:
     name = f"babytriton_store_{dtype}"
     to = tirx.address_of(tirx.BufferLoad(store.buffer, [*store.indices[:-1], ramp.base]))
     source = _SOURCE.format(
-        name=name, type=f"<{lanes} x {_TYPES[element]}>", beyond=_LINE - 1, line=_LINE
+        name=name, type=f"<{lanes} x {_TYPES[element]}>", beyond=LINE_BYTES - 1, line=LINE_BYTES
     )
     call = tirx.Evaluate(tirx.call_extern("void", name, to, store.value))
     definition = tirx.AttrStmt(store.buffer, "pragma_import_llvm", ir.StringImm(source), call)

@@ -13,9 +13,12 @@ from babytriton.passes.cpu.lanes import adds_up
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
-# Rows at a time, how many there are at least, and how long. (A row has a quarter of the lanes that
-# it has by itself: longer ones would lose digits.)
-_ROWS, _LEAST_ROWS, _LENGTHS = 4, 16, range(256, 32769)
+# Rows at a time: so many that there is no smaller group at the end, where sums of the same numbers
+# would be others.
+_ROWS = (4, 3, 2)
+# How many rows there are at least, so that there are enough groups for the threads, and how long
+# they are. (Each has a part of the lanes that it has by itself: longer ones would lose digits.)
+_LEAST_ROWS, _LENGTHS = 256, range(256, 32769)
 
 
 def side_by_side(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -35,9 +38,13 @@ def side_by_side(stmt: tirx.Stmt) -> tirx.Stmt:
         return stmt
     if int(stmt.extent) < _LEAST_ROWS or int(loop.extent) not in _LENGTHS:
         return stmt
-    if loop.kind != tirx.ForKind.SERIAL or not adds_up(loop) or not _waits_for_memory(loop):
+    are_plain = loop.kind == tirx.ForKind.SERIAL and loop.step is None and stmt.step is None
+    if not are_plain or uses(loop.min, stmt.loop_var) or not adds_up(loop):
         return stmt
-    return _in_groups(stmt, parts, place)
+    size = next((size for size in _ROWS if int(stmt.extent) % size == 0), 1)
+    if size == 1 or not _waits_for_memory(loop):
+        return stmt
+    return _in_groups(stmt, parts, place, size)
 
 
 def _waits_for_memory(loop: tirx.For) -> bool:
@@ -53,36 +60,24 @@ def _waits_for_memory(loop: tirx.For) -> bool:
     return len(stores) == 1 and all(tvm_ffi.structural_equal(load, loads[0]) for load in loads)
 
 
-def _in_groups(rows: tirx.For, parts: list[tirx.Stmt], place: int) -> tirx.For:
-    """The loop over groups of rows, of which the last may be smaller."""
+def _in_groups(rows: tirx.For, parts: list[tirx.Stmt], place: int, size: int) -> tirx.For:
+    """The loop over groups of so many rows."""
     variable = rows.loop_var
     dtype = variable.ty.dtype
-    group, size = tirx.Var("group", dtype), tirx.const(_ROWS, dtype)
-    first = rows.min + group * size
-    each = [_copied(parts, variable, first + tirx.const(row, dtype)) for row in range(_ROWS)]
+    group, count = tirx.Var("group", dtype), tirx.const(size, dtype)
+    first = rows.min + group * count
+    each = [_copied(parts, variable, first + tirx.const(row, dtype)) for row in range(size)]
     loops = [own[place] for own in each]
-    joint = with_parts(
-        loops[0],
-        sequence(
-            [
-                at_step(stmt, loop.loop_var, loops[0].loop_var)
-                for loop in loops
-                for stmt in statements(loop.body)
-            ]
-        ),
-    )
+    joint = [
+        at_step(stmt, loop.loop_var, loops[0].loop_var)
+        for loop in loops
+        for stmt in statements(loop.body)
+    ]
     before = [stmt for own in each for stmt in own[:place]]
     after = [stmt for own in each for stmt in own[place + 1 :]]
-    whole = sequence([*before, joint, *after])
-    count = tirx.ceildiv(rows.extent, size)
-    zero = tirx.const(0, dtype)
-    if int(rows.extent) % _ROWS:
-        row = tirx.Var(variable.name, dtype)
-        body = sequence(_copied(parts, variable, first + row))
-        rest = rows.extent - group * size
-        single = tirx.For(row, zero, rest, tirx.ForKind.SERIAL, body)
-        whole = tirx.IfThenElse(rest >= size, whole, single)
-    return tirx.For(group, zero, count, tirx.ForKind.PARALLEL, whole)
+    whole = sequence([*before, with_parts(loops[0], sequence(joint)), *after])
+    zero, groups = tirx.const(0, dtype), tirx.const(int(rows.extent) // size, dtype)
+    return tirx.For(group, zero, groups, tirx.ForKind.PARALLEL, whole)
 
 
 def _copied(parts: list[tirx.Stmt], variable: tirx.Var, row: ir.Expr) -> list[tirx.Stmt]:
