@@ -21,6 +21,7 @@ from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.reduction import Reduction as ReductionOnCpu
+from babytriton.passes.cpu.roundings import define_zeros, rounded_products
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
@@ -89,7 +90,10 @@ COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
 """The rule of a kind of target that takes kernels which reduce several columns side by side."""
 
 FINISH = {
-    "cpu": (precise_math_on_cpu, any_address, plain_loops, past_caches, fused_multiply_adds),
+    "cpu": (
+        *(precise_math_on_cpu, any_address, plain_loops, past_caches),
+        *(fused_multiply_adds, rounded_products),
+    ),
     "cuda": (precise_math_on_gpu,),
     "metal": (math_for("metal"), with_short_vectors),
     "opencl": (math_for("opencl"),),
@@ -114,7 +118,8 @@ def _lowering() -> tuple[Any, ...]:
         host = tvm.transform.Sequential(
             [_pass(names.launching), on_the_stack(), in_vectors(), finish_host()]
         )
-        return tvm.transform.Sequential([vector_math.lower_intrinsics(host), store_past_caches()])
+        own = (vector_math.lower_intrinsics(host), store_past_caches(), define_zeros())
+        return tvm.transform.Sequential(own)
 
     def of_device() -> tvm.transform.Pass:
         own = (names.of_launches, without_mentions)

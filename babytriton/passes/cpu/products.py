@@ -1,7 +1,7 @@
 """Sums of products by fused multiply-adds, as BLAS libraries compute them: twice as fast.
 
 Only where a product is added to a sum in memory. Elsewhere each operation rounds once, as in
-torch: there `a * b - c * d` is 0 for equal products, and would not be if one were not rounded.
+torch: see `roundings.py`.
 """
 
 from __future__ import annotations
