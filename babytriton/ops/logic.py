@@ -15,6 +15,7 @@ from babytriton.ops.numerics import like
 from babytriton.ops.pointwise import common_dtype, elementwise, relaxed, spelled
 from babytriton.ops.site import Site
 from babytriton.ops.table import Callee, Op
+from babytriton.ops.value import Value
 from babytriton.types import dtype_of
 
 
@@ -23,6 +24,9 @@ def _comparison(name: str, fn: Callable[..., Any], *spellings: str) -> Op:
 
     def build(site: Site, input: Any, other: Any) -> Any:
         dtype = common_dtype(input, other)
+        if dtype == torch.bfloat16:
+            body = _of_rounded(_OF_FLOATS.get(name, getattr(operator, name)), input, other)
+            return elementwise(site, name, body, input, other, dtype=dtype, rounded=True)
         if dtype.is_floating_point and name in _OF_FLOATS:
             body = _OF_FLOATS[name]
             return elementwise(site, name, body, input, other, dtype=dtype, rounded=True)
@@ -36,6 +40,18 @@ def _comparison(name: str, fn: Callable[..., Any], *spellings: str) -> Op:
 
 _OF_FLOATS = {"eq": numerics.equal, "ne": numerics.not_equal}
 """Where TVM's own comparisons are wrong for NaN."""
+
+
+def _of_rounded(body: Callable[..., Any], *operands: Any) -> Callable[..., Any]:
+    """A comparison of float32 as one of bfloat16, which TVM computes in float32 on the CPU.
+
+    What has been computed in the same kernel is not rounded otherwise, and no number would equal
+    the largest. Its sign is that of the bfloat16.
+    """
+    is_on_cpu = any(isinstance(x, Value) and x.device.type == "cpu" for x in operands)
+    if not is_on_cpu or any(not isinstance(x, Value) and x == 0 for x in operands):
+        return body
+    return lambda a, b: body(numerics.rounded_to_bfloat16(a), numerics.rounded_to_bfloat16(b))
 
 
 def _logical(name: str, fn: Callable[..., Any]) -> Op:

@@ -710,3 +710,34 @@ def test_a_sum_saves_nothing() -> None:
     x, w = torch.rand(4, requires_grad=True), torch.rand(4, requires_grad=True)
     compiled = check(total, x, w)
     assert [leaf.path for leaf in newest(compiled).backward.signature.leaves()] == ["grad"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_the_largest_of_computed_halves(dtype: torch.dtype) -> None:
+    """It is compared as it is rounded, also where it has been computed in the same kernel."""
+
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        return (1.41 * x).amax(-1)
+
+    def least(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x).amin()
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vector_norm(1.41 * x, torch.inf, -1)
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        y = 1.41 * x
+        e = torch.exp(y - y.amax(-1, keepdim=True))
+        return e / e.sum(-1, keepdim=True)
+
+    def compared(x: torch.Tensor) -> torch.Tensor:
+        y = 1.41 * x
+        most = y.amax(-1, keepdim=True)
+        return torch.where(y >= most, y * 2, 0.0) + torch.where(y < most, y * 3, 0.0)
+
+    x = torch.randn(3, 17, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for fn in (largest, least, norm, softmax, compared):
+        ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+        for y, run in ((ours, bt.jit("cpu")(fn)), (theirs, fn)):
+            (run(y).float() ** 2).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0.1, atol=0.01)

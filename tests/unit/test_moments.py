@@ -134,6 +134,18 @@ def of_what_was_there(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> No
         out[i] = squares
 
 
+def of_running_sums(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+    for i in range(13):
+        total = 0.0
+        squares = 0.0
+        for k in range(400):
+            total += x[i, k]
+            y[i, k] = total
+        for k in range(400):
+            squares += (x[i, k] - total / 400) * (x[i, k] - total / 400)
+        out[i] = squares
+
+
 def of_the_last(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
     for i in range(13):
         total = 0.0
@@ -187,7 +199,10 @@ def about_nearly_the_mean(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -
 
 @pytest.mark.parametrize(
     "fn",
-    [of_what_was_there, of_the_last, about_the_mean_before, of_others, about_nearly_the_mean],
+    [
+        *(of_what_was_there, of_running_sums, of_the_last),
+        *(about_the_mean_before, of_others, about_nearly_the_mean),
+    ],
 )
 def test_what_only_looks_like_a_variance(fn: Any) -> None:
     x, y = rows("rising", torch.float64, 400), rows("plain", torch.float64, 400)

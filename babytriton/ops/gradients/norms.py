@@ -13,7 +13,6 @@ from babytriton.ops.gradients.reductions import spread
 from babytriton.ops.refusals import Unsupported
 
 
-@wide
 def vector_norm(
     grad: Any,
     result: Any,
@@ -27,6 +26,22 @@ def vector_norm(
     """Of the p-norm; at 0, where there is none, it is 0."""
     p = float(ord)
     grad, norm = (spread(value, x, dim, keepdim) for value in (grad, result))
+    if not math.isinf(p):
+        return _of_powers(grad, norm, x, p)
+    # Those that are the norm share it evenly; NaN is. They are compared in their own dtype, which
+    # is rounded.
+    size = torch.abs(x)
+    return _shared(grad, x, (size == norm) | torch.isnan(size), dims_of(dim, x.ndim))
+
+
+@wide
+def _shared(grad: Any, x: Any, is_it: Any, dims: tuple[int, ...]) -> Any:
+    chosen = is_it.to(grad.dtype)
+    return torch.sign(x) * (grad / torch.sum(chosen, dims, keepdim=True) * chosen)
+
+
+@wide
+def _of_powers(grad: Any, norm: Any, x: Any, p: float) -> Any:
     if p == 0:
         return torch.zeros_like(x)
     if p == 1:
@@ -34,11 +49,6 @@ def vector_norm(
     if p == 2:
         return x * torch.where(norm == 0, 0.0, grad / norm)
     size = torch.abs(x)
-    if math.isinf(p):
-        # Those that are the norm share it evenly; NaN is.
-        is_it = ((size == norm) | torch.isnan(size)).to(norm.dtype)
-        total = torch.sum(is_it, dims_of(dim, x.ndim), keepdim=True)
-        return torch.sign(x) * (grad / total * is_it)
     if p < 1:
         slope = torch.where(x == 0, 0.0, size ** (p - 1))
         return torch.sign(x) * slope * (grad * norm ** (1 - p))

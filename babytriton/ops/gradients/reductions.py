@@ -70,13 +70,13 @@ def trace(grad: Any, result: Any, input: Any) -> Any:
     return torch.where(row == column, grad, 0.0)
 
 
-@wide
 def extreme(grad: Any, result: Any, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     """Of the largest number, or of the smallest: those that are it share it evenly."""
-    is_it = input == spread(result, input, dim, keepdim)
+    is_it = input == spread(result, input, dim, keepdim)  # in their own dtype, which is rounded
     return _shared(spread(grad, input, dim, keepdim), is_it, dims_of(dim, input.ndim))
 
 
+@wide
 def _shared(grad: Any, is_it: Any, dims: tuple[int, ...]) -> Any:
     chosen = is_it.to(grad.dtype)
     return chosen * (grad / torch.sum(chosen, dims, keepdim=True))

@@ -223,6 +223,8 @@ def _may_join(first: tirx.Stmt, between: list[tirx.Stmt], variance: _Variance) -
     read = {total.buffer, *(load.source for load in loads)}
     if any(effect.writes.keys() & read for effect in effects) or own.indices(square):
         return False
+    if len(own.indices(total.buffer)) != 2:  # to read and to store what has been added up
+        return False
     if any(square in effect.writes and not effect.indices(square) for effect in effects):
         return False  # allocated only there
     stored = {store.buffer: store for store in _before(total)}
