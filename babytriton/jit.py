@@ -28,7 +28,7 @@ from babytriton.ops.registry import Registry
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.dispatch import fill
-from babytriton.runtime.executable import COMPILE_LOCK
+from babytriton.runtime.executable import COMPILE_LOCK, uncollected
 from babytriton.sources import SOURCE_KINDS
 from babytriton.specializations import RECOMPILES, Specialization, Specializations
 from babytriton.stages import Compiled, Lowered, target_of
@@ -351,7 +351,7 @@ class JitFunction:
         return (*self.environment(), autocast.state(), key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
-        with COMPILE_LOCK:
+        with COMPILE_LOCK, uncollected():
             found = self._find(values)  # another thread may have been faster
             if found is None:
                 found = self._compiled(values)

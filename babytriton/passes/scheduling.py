@@ -65,7 +65,7 @@ def first_fit(
         # A rule with a space of schedules to choose from lists them: the first is its default.
         chosen = found if isinstance(found, s_tir.Schedule) else found[0]
         logger.debug("rule %s took %s", rule_name, name)
-        return chosen.mod["main"].with_attr(SCHEDULED, True).with_attr(RULE, rule_name)
+        return chosen.mod["main"].with_attrs({SCHEDULED: True, RULE: rule_name})
     return None
 
 

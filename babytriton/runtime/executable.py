@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,23 @@ from babytriton.targets import Target, tvm_target
 
 # TVM's passes and code generators share state: two threads compiling at once crash.
 COMPILE_LOCK = threading.RLock()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile, for who has the lock.
+
+    Of all that torch and TVM have made, one takes a tenth of a second: twice as long as a small
+    function takes to compile.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 # Their simplifier takes floats for real numbers: x - x becomes 0, also for NaN, and
 # (x + 1e20) - 1e20 becomes x.

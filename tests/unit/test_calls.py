@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from typing import Annotated, Any
 
 import pytest
@@ -459,3 +461,30 @@ def test_tensors_without_numbers_are_refused() -> None:
         with pytest.raises(ValueError, match="BT109"):
             torch.func.functionalize(compiled)(torch.ones(3, 4))
         compiled(torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_first_call_collects_no_garbage(is_enabled: bool) -> None:
+    """Not while it compiles; afterwards the collector is as it was."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x * y).sum(-1)
+
+    def seen(phase: str, info: dict[str, int]) -> None:
+        if any(frame.name == "_compiled" for frame in traceback.extract_stack()):
+            collections.append((phase, info))
+
+    collections: list[Any] = []
+    x, before = torch.ones(5, 7), gc.get_threshold()
+    (gc.enable if is_enabled else gc.disable)()
+    gc.set_threshold(50, 2, 2)
+    gc.callbacks.append(seen)
+    try:
+        found = bt.jit("cpu")(product)(x, x)
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.callbacks.remove(seen)
+        gc.set_threshold(*before)
+        gc.enable()
+    assert not collections
+    torch.testing.assert_close(found, product(x, x))
