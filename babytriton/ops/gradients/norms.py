@@ -9,7 +9,7 @@ import torch
 
 from babytriton.ops.axes import dims_of
 from babytriton.ops.gradients.precision import wide
-from babytriton.ops.gradients.reductions import spread
+from babytriton.ops.gradients.reductions import shared, spread
 from babytriton.ops.refusals import Unsupported
 
 
@@ -31,13 +31,8 @@ def vector_norm(
     # Those that are the norm share it evenly; NaN is. They are compared in their own dtype, which
     # is rounded.
     size = torch.abs(x)
-    return _shared(grad, x, (size == norm) | torch.isnan(size), dims_of(dim, x.ndim))
-
-
-@wide
-def _shared(grad: Any, x: Any, is_it: Any, dims: tuple[int, ...]) -> Any:
-    chosen = is_it.to(grad.dtype)
-    return torch.sign(x) * (grad / torch.sum(chosen, dims, keepdim=True) * chosen)
+    is_it = (size == norm) | torch.isnan(size)
+    return torch.sign(x) * shared(grad, is_it, dims_of(dim, x.ndim))
 
 
 @wide

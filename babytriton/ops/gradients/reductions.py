@@ -73,11 +73,12 @@ def trace(grad: Any, result: Any, input: Any) -> Any:
 def extreme(grad: Any, result: Any, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     """Of the largest number, or of the smallest: those that are it share it evenly."""
     is_it = input == spread(result, input, dim, keepdim)  # in their own dtype, which is rounded
-    return _shared(spread(grad, input, dim, keepdim), is_it, dims_of(dim, input.ndim))
+    return shared(spread(grad, input, dim, keepdim), is_it, dims_of(dim, input.ndim))
 
 
 @wide
-def _shared(grad: Any, is_it: Any, dims: tuple[int, ...]) -> Any:
+def shared(grad: Any, is_it: Any, dims: tuple[int, ...]) -> Any:
+    """The gradient of one number of each row, in equal parts for those of the row that are it."""
     chosen = is_it.to(grad.dtype)
     return chosen * (grad / torch.sum(chosen, dims, keepdim=True))
 
@@ -127,7 +128,7 @@ def placed(grad: Any, index: Any, input: Any, dim: int) -> Any:
 @wide
 def _selected_of_all(grad: Any, result: Any, input: Any) -> Any:
     is_it = (input == result) | (torch.isnan(input) & torch.isnan(result))
-    return _shared(grad, is_it, dims_of(None, input.ndim))
+    return shared(grad, is_it, dims_of(None, input.ndim))
 
 
 def mode(grad: Any, result: Any, input: Any, dim: int = -1, keepdim: bool = False) -> Any:
