@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
@@ -27,8 +28,10 @@ from babytriton.ops.refusals import Related
 from babytriton.ops.registry import Registry
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import NeedsConstant
+from babytriton.runtime.attempts import MISSED
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK, uncollected
+from babytriton.shortcuts import is_worth_a_shortcut
 from babytriton.sources import SOURCE_KINDS
 from babytriton.specializations import RECOMPILES, Specialization, Specializations
 from babytriton.stages import Compiled, Lowered, target_of
@@ -39,8 +42,9 @@ from babytriton.wrappers import WRAPPERS
 
 Function = Callable[..., Any]
 
-_Shortcut = tuple[tuple[Any, ...], int, Callable[..., bool], Callable[..., Any]]
-"""The environment and number of arguments that it is for, and a shortcut as two functions."""
+_Shortcut = tuple[Any, int, torch.dtype, Callable[..., Any]]
+"""How many arguments it takes, with the names of those given by name; the operator table's changes
+and the default dtype that it is for; and what gives the result, or ``MISSED``."""
 
 _SHORTCUTS = 4
 """How many a function tries: more would take longer than they save."""
@@ -61,6 +65,9 @@ class JitFunction:
         out: what results are: ``"torch"``, ``"numpy"``, or ``"same"`` as the first argument.
         kept: what integrations keep of the function, for as long as there is one.
     """
+
+    # A slot is found faster than an attribute: this one is looked at in every call.
+    __slots__ = ("__dict__", "__weakref__", "_shortcuts")
 
     def __init__(
         self,
@@ -85,6 +92,7 @@ class JitFunction:
         self._seen = Seen()
         self._static = self._static_argnames
         self._shortcuts: tuple[_Shortcut, ...] = ()
+        self._arrivals: Counter[Compiled] = Counter()
         self._classes: dict[type, dict[str, Any]] = {}
         self.kept: dict[str, Any] = {}
         Source.remember(fn)
@@ -149,13 +157,15 @@ class JitFunction:
         if is_dynamo_compiling() or _len_torch_dispatch_stack():
             # Somebody looks at what torch would do, such as torch.compile: the function says that.
             return traced(self.fn)(*args, **kwargs)
-        if not kwargs:
-            for environment, count, admits, run in self._shortcuts:
-                if len(args) == count and admits(*args):
-                    # As environment() has it, whose call would take as long as the check.
-                    now = (get_default_dtype(), REGISTRY.version, self._registry.version)
-                    if environment == now:
-                        return run(*args)
+        given: tuple[Any, ...] = args
+        form: Any = len(args)
+        if kwargs:
+            given, form = (*args, *kwargs.values()), (form, *kwargs)
+        for known, changes, dtype, attempt in self._shortcuts:
+            if form == known and changes == REGISTRY.changes and dtype is get_default_dtype():
+                result = attempt(*given)
+                if result is not MISSED:
+                    return result
         if CONFIG.interpret:
             return self.fn(*args, **kwargs)
         bound = self._parameters.bind(args, kwargs)
@@ -175,22 +185,15 @@ class JitFunction:
         converted = None if self.out == "torch" else arrays.converter(self.out)
         if converted is not None:
             return map_leaves(result, torch.Tensor, converted)
-        if values is bound and not kwargs:
-            self._shorten(args, values[len(args) :], compiled)
+        self._arrivals[compiled] += 1
+        if is_worth_a_shortcut(self._arrivals[compiled]):
+            self._shorten(form, compiled.shortcut(args, kwargs))
         return result
 
-    def _shorten(self, args: tuple[Any, ...], defaults: Sequence[Any], compiled: Compiled) -> None:
+    def _shorten(self, form: Any, attempt: Callable[..., Any] | None) -> None:
         """Let calls like this one run by a shorter way from now on, if there is one."""
-        if any(isinstance(default, torch.Tensor) for default in defaults):
-            return
-        # The program takes floats as well.
-        given = defaults if any(isinstance(default, float) for default in defaults) else ()
-        shortcut = compiled.shortcut((*args, *given))
-        if shortcut is not None:
-            admits, run = _filled(shortcut.admits, given), _filled(shortcut.run, given)
-            if autocast.state():
-                admits = _under(autocast.state(), admits)
-            newest = (self.environment(), len(args), admits, run)
+        if attempt is not None:
+            newest = (form, REGISTRY.changes, get_default_dtype(), attempt)
             self._shortcuts = (newest, *self._shortcuts[: _SHORTCUTS - 1])
 
     def environment(self) -> tuple[Any, ...]:
@@ -482,16 +485,6 @@ def jit(
             raise ValueError(f"out must be one of {', '.join(map(repr, OUT))}, not {out!r}")
         return lambda fn: JitFunction(_as_function(fn), chosen, names, dynamic, out)
     return JitFunction(_as_function(target), None, names, dynamic)
-
-
-def _filled(fn: Function, last: Sequence[Any]) -> Function:
-    """The function with its last arguments given."""
-    return (lambda *args: fn(*args, *last)) if last else fn
-
-
-def _under(state: autocast.State, admits: Function) -> Function:
-    """The check of a call, which is also one of what torch.autocast is set to."""
-    return lambda *args: autocast.state() == state and admits(*args)
 
 
 def _as_function(fn: Any) -> Function:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,6 +28,10 @@ class Run(Protocol):
         """What each parameter of the program gets."""
 
     @property
+    def places(self) -> Sequence[int]:
+        """The numbers of its parameters that are tensors."""
+
+    @property
     def draws(self) -> bool:
         """Whether it draws random numbers, or calls what may."""
 
@@ -39,9 +44,6 @@ class Run(Protocol):
     def given(self, values: Mapping[Key, Any], sizes: Mapping[str, int]) -> list[Any]:
         """The parameters of the program, of values by their keys."""
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        """Run on the leaves of a call."""
-
 
 @dataclass(frozen=True)
 class Differentiated:
@@ -50,14 +52,43 @@ class Differentiated:
     Attributes:
         division: what is saved at a call, and what it is for.
         order: of the gradient that the program is; 0 for a function itself.
-        backward: gives the program of the way back.
+        places: the numbers of the program's parameters that are tensors.
+        backward: runs the way back, on the leaves of its call.
         gradient: gives the program of the next order, whose calls are recorded in turn.
     """
 
     division: Division
     order: int
-    backward: Callable[[], Run]
+    places: Sequence[int]
+    backward: Callable[[Sequence[Any]], Sequence[Any]]
     gradient: Callable[[], Run]
+
+    @functools.cached_property
+    def saved(self) -> _Saved:
+        """What a call keeps for the way back."""
+        division, sources = self.division, self.division.sources
+        numbers = {x.number for x in sources if isinstance(x, Parameter)} | division.reads
+        read = sorted(numbers & set(self.places))
+        return _Saved(
+            tuple(i for i in read if i not in division.written),
+            tuple(i for i in read if i in division.written),
+            tuple(x.number for x in sources if isinstance(x, Result)),
+        )
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a call keeps for the way back, by number.
+
+    Attributes:
+        read: the parameters that are kept as they are.
+        before: those that are written to once the call has returned, kept as they were.
+        results: the outputs.
+    """
+
+    read: Sequence[int]
+    before: Sequence[int]
+    results: Sequence[int]
 
 
 def key_of(input: Input) -> Key | None:
@@ -71,47 +102,62 @@ def key_of(input: Input) -> Key | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Call:
     """One call of a program.
 
     Attributes:
         program: that is called.
+        launch: runs it on its parameters.
         parameters: of it, with ``None`` for each tensor.
-        places: the numbers of those that are tensors.
         sizes: its symbolic sizes.
         generators: as they stand before it; ``None`` where it draws no random numbers.
     """
 
     program: Run
+    launch: Callable[[Sequence[Any]], Sequence[Any]]
     parameters: Sequence[Any]
-    places: Sequence[int]
     sizes: Mapping[str, int]
     generators: Generators | None
 
-    def filled(self, tensors: Mapping[int, torch.Tensor]) -> list[Any]:
+    def filled(self, places: Sequence[int], tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The parameters, with tensors by their numbers."""
-        return [tensors.get(i, parameter) for i, parameter in enumerate(self.parameters)]
+        found = list(self.parameters)
+        for i, tensor in zip(places, tensors):
+            found[i] = tensor
+        return found
 
 
-def record(program: Run, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
+def record(
+    program: Run,
+    launch: Callable[[Sequence[Any]], Sequence[Any]],
+    parameters: Sequence[Any],
+    sizes: Mapping[str, int],
+) -> Sequence[Any]:
     """Run a program so that gradients flow back through it.
 
     Args:
         program: to run.
+        launch: runs it on its parameters.
         parameters: of it.
         sizes: its symbolic sizes.
 
     Returns:
         Its outputs.
     """
-    places = [i for i, x in enumerate(parameters) if isinstance(x, torch.Tensor)]
-    rest = [None if isinstance(x, torch.Tensor) else x for x in parameters]
-    tensors = [parameters[i] for i in places]
+    rest, tensors = list(parameters), []
+    for i in program.places:
+        tensors.append(parameters[i])
+        rest[i] = None
     how = program.differentiated
     generators = Generators.now(tensors) if how is not None and how.division.draws else None
+    call = _Call(program, launch, rest, sizes, generators)
     apply: Callable[..., Sequence[Any]] = _Recorded.apply
-    return apply(_Call(program, rest, places, sizes, generators), *tensors)
+    if not torch._C._are_functorch_transforms_active():
+        # All that torch's own does then, but for a look at default arguments at each call.
+        apply = super(torch.autograd.Function, _Recorded).apply
+        tensors = list(map(torch._C._functorch.unwrap_if_dead, tensors))
+    return apply(call, *tensors)
 
 
 class _Recorded(torch.autograd.Function):
@@ -119,44 +165,38 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = call.program.launch(call.filled(dict(zip(call.places, tensors))))
+        found = call.launch(call.filled(call.program.places, tensors))
         # An input may not be an output as well as saved: a gradient that is passed on is both.
         given = set(map(id, tensors))
-        return tuple(x.view_as(x) if id(x) in given else x for x in found)
+        return tuple([x.view_as(x) if id(x) in given else x for x in found])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        call, *tensors = inputs
+        call = inputs[0]
         how = call.program.differentiated
         through = () if how is None else how.division.differentiable
-        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i not in through))
+        ctx.mark_non_differentiable(*[x for i, x in enumerate(output) if i not in through])
         if how is None:
             return
-        given = dict(zip(call.places, tensors))
-        numbers = [x.number for x in how.division.sources if isinstance(x, Parameter)]
-        results = [x.number for x in how.division.sources if isinstance(x, Result)]
-        read = sorted({*numbers, *how.division.reads} & given.keys())
-        ctx.call, ctx.results = call, results
-        # What is written to once this has returned is kept as it was.
-        ctx.before = {i: given[i].detach().clone() for i in read if i in how.division.written}
-        ctx.read = read = [i for i in read if i not in ctx.before]
-        ctx.save_for_backward(*(given[i] for i in read), *(output[i] for i in results))
+        given, saved = dict(zip(how.places, inputs[1:])), how.saved
+        ctx.call = call
+        ctx.before = [given[i].detach().clone() for i in saved.before]
+        ctx.save_for_backward(*[given[i] for i in saved.read], *[output[i] for i in saved.results])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        call, saved = ctx.call, list(ctx.saved_tensors)
+        call, tensors = ctx.call, ctx.saved_tensors
         how = call.program.differentiated
-        parameters = call.filled(ctx.before | dict(zip(ctx.read, saved)))
-        results = dict(zip(ctx.results, saved[len(ctx.read) :]))
+        saved, count = how.saved, len(how.saved.read)
+        places = (*saved.read, *saved.before)
+        parameters = call.filled(places, (*tensors[:count], *ctx.before))
         if torch.is_grad_enabled():
             found = _again(call, how, parameters, grads)
         else:
-            found = _back(how, parameters, results, grads)
-        by_input = {
-            i: None if n is None else found[n]
-            for i, n in zip(how.division.inputs, how.division.outputs)
-        }
-        return (None, *(by_input.get(i) for i in call.places))
+            found = _back(how, parameters, dict(zip(saved.results, tensors[count:])), grads)
+        by_input = dict(zip(how.division.inputs, how.division.outputs))
+        numbers = [by_input.get(i) for i in how.places]
+        return (None, *[None if n is None else found[n] for n in numbers])
 
     @staticmethod
     def vmap(
@@ -164,15 +204,9 @@ class _Recorded(torch.autograd.Function):
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
         """A call for each element of the batch: programs are compiled for what one of them is."""
         each = [
-            record(
-                call.program,
-                call.filled(
-                    {
-                        place: x if dim is None else x.select(dim, n)
-                        for place, dim, x in zip(call.places, in_dims[1:], tensors)
-                    }
-                ),
-                call.sizes,
+            _repeated(
+                call,
+                [x if dim is None else x.select(dim, n) for dim, x in zip(in_dims[1:], tensors)],
             )
             for n in Generators.elements(
                 info.batch_size, info.randomness, call.program.draws, tensors
@@ -184,15 +218,21 @@ class _Recorded(torch.autograd.Function):
         return outputs, (0,) * len(outputs)
 
 
+def _repeated(call: _Call, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """The same call of other tensors."""
+    parameters = call.filled(call.program.places, tensors)
+    return record(call.program, call.launch, parameters, call.sizes)
+
+
 def _without_elements(
     call: _Call, in_dims: tuple[Any, ...], tensors: Sequence[torch.Tensor]
 ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
     """The results for a batch of no elements, of the types that those of one element have."""
-    ones = {
-        place: x if dim is None else x.new_zeros([n for i, n in enumerate(x.shape) if i != dim])
-        for place, dim, x in zip(call.places, in_dims[1:], tensors)
-    }
-    found = record(call.program, call.filled(ones), call.sizes)
+    ones = [
+        x if dim is None else x.new_zeros([n for i, n in enumerate(x.shape) if i != dim])
+        for dim, x in zip(in_dims[1:], tensors)
+    ]
+    found = _repeated(call, ones)
     return tuple(x.new_empty((0, *x.shape)) for x in found), (0,) * len(found)
 
 
@@ -210,8 +250,7 @@ def _back(
         else:
             of = results if isinstance(source, Result) else grads
             leaves.append(of[source.number if isinstance(source, Result) else source.output])
-    found: Sequence[Any] = how.backward()(leaves)
-    return found
+    return how.backward(leaves)
 
 
 def _again(

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from tvm.ir import IRModule
 
-from babytriton.frontend.captures import Guard
-from babytriton.frontend.dimensions import SMALLEST
 from babytriton.frontend.lowering import Lowering, Output, Returned
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
-from babytriton.frontend.signature import ConstSpec, Signature, TensorSpec
+from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.straight_line import straight_line
 from babytriton.plan import Plan
@@ -22,8 +20,6 @@ from babytriton.runtime import interop
 from babytriton.runtime.direct import LARGE, DirectLauncher
 from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.shortcuts import Shortcut, Sizes, like
-from babytriton.types import Dim
 
 
 class Runner:
@@ -39,7 +35,7 @@ class Runner:
     def __init__(
         self, program: Lowering, signature: Signature, mod: IRModule, built: Executable
     ) -> None:
-        self._program, self._signature = program, signature
+        self.program, self.signature = program, signature
         self._device, *_ = program.devices
         self.differentiated: Differentiated | None = None
         """What torch's autograd is to know of calls, where gradients are asked for."""
@@ -91,12 +87,23 @@ class Runner:
     @property
     def inputs(self) -> Sequence[Input]:
         """What each parameter of the program gets."""
-        return self._program.inputs
+        return self.program.inputs
+
+    @cached_property
+    def places(self) -> Sequence[int]:
+        """The numbers of the parameters that are tensors."""
+        specs = [leaf.spec for leaf in self.signature.leaves()]
+        return [
+            i
+            for i, input in enumerate(self.inputs)
+            if isinstance(input, (Hidden, Cotangent))
+            or (isinstance(input, int) and isinstance(specs[input], TensorSpec))
+        ]
 
     @property
     def draws(self) -> bool:
         """Whether the program draws random numbers, or calls what may."""
-        return self._program.draws
+        return self.program.draws
 
     def given(self, values: Mapping[Any, Any], sizes: Mapping[str, int]) -> list[Any]:
         """The parameters of the program, of values by what they are.
@@ -119,11 +126,29 @@ class Runner:
         """Run the program; torch's autograd takes note where gradients are asked for."""
         if self.differentiated is None and not any(map(interop.is_wrapped, parameters)):
             return self.launch(parameters)
-        return record(self, parameters, sizes)
+        return record(self, self.launch, parameters, sizes)
 
     def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on tensors that are checked first."""
         return self._launcher(self._checked(parameters))
+
+    def unchecked(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
+        """As :meth:`outputs`, of parameters that kernels can read, outside torch.func."""
+        if self.differentiated is None:
+            return self._launcher(parameters)
+        return record(self, self._launcher, parameters, sizes)
+
+    @property
+    def direct(self) -> DirectLauncher | None:
+        """What runs the program without a virtual machine; None where one is needed."""
+        return self._launcher if isinstance(self._launcher, DirectLauncher) else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A variable for each parameter of the program."""
+        if self.direct is not None:
+            return self.direct.parameters
+        return tuple(f"x{i}" for i in range(len(self.inputs)))
 
     def launch_into(self, parameters: Sequence[Any], places: Sequence[torch.Tensor]) -> None:
         """Run the program on tensors that are checked first, and write its outputs to others.
@@ -146,10 +171,10 @@ class Runner:
     @cached_property
     def into(self) -> Callable[..., None] | None:
         """The program as a function of parameters and places; None where it has branches."""
-        steps = _steps(self._program, self._mod)
+        steps = _steps(self.program, self._mod)
         if steps is None:
             return None
-        return _direct(self._program, steps, self._built, None).into()
+        return _direct(self.program, steps, self._built, None).into()
 
     def _checked(self, parameters: Sequence[Any]) -> list[Any]:
         """Parameters that kernels can read."""
@@ -159,60 +184,6 @@ class Runner:
         if self._writes:
             self._check_writes(parameters)
         return [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
-
-    def shortcut(self, arguments: Sequence[Any], guards: Sequence[Guard]) -> Shortcut | None:
-        """A shorter way to run calls whose arguments are like these.
-
-        Args:
-            arguments: of a call, in the order of the function's parameters.
-            guards: what must still hold outside the function.
-        """
-        if self._writes or self.differentiated is not None:
-            return None
-        fixed = [isinstance(spec, ConstSpec) for spec in self._signature.specs]
-        if any(isinstance(x, float) and is_fixed for x, is_fixed in zip(arguments, fixed)):
-            return None
-        leaves = [i for i, x in enumerate(arguments) if isinstance(x, (torch.Tensor, float))]
-        inputs = list(enumerate(self._program.inputs))
-        order = {i: leaves[input] for i, input in inputs if isinstance(input, int)}
-        calls = {i: interop.packed(input) for i, input in inputs if isinstance(input, TorchCall)}
-        numbers = {i: input.of for i, input in inputs if isinstance(input, Computed)}
-        if len(order) + len(calls) + len(numbers) < len(inputs):
-            return None
-        symbolic = self._symbolic(leaves)
-        if self._sizes is not None and symbolic is None:
-            return None
-        admits = like(arguments, guards, symbolic)
-        if admits is None:
-            return None
-        places = {} if symbolic is None else symbolic.places()
-        if isinstance(self._launcher, DirectLauncher) and self._result == Output(0):
-            run = self._launcher.of_arguments(order, len(arguments), numbers, places)
-            return Shortcut(admits, run)
-
-        def generally(*given: Any) -> Any:
-            sizes = {name: given[i].shape[axis] for name, (i, axis) in places.items()}
-            parameters = calls | {i: given[argument] for i, argument in order.items()}
-            parameters |= {i: number(sizes) for i, number in numbers.items()}
-            outputs = self._launcher([parameters[i] for i in range(len(parameters))])
-            return filled(self._result, parameters, outputs, sizes)
-
-        return Shortcut(admits, generally)
-
-    def _symbolic(self, leaves: Sequence[int]) -> Sizes | None:
-        """What is asked of a call's symbolic sizes; None where its tensors have none.
-
-        Args:
-            leaves: the arguments that are tensors and floats, by number.
-        """
-        if self._sizes is None:
-            return None
-        specs = zip(leaves, self._signature.leaves())
-        shapes = {i: leaf.spec.type.shape for i, leaf in specs if isinstance(leaf.spec, TensorSpec)}
-        vary = {i: shape for i, shape in shapes.items() if any(isinstance(n, Dim) for n in shape)}
-        conditions = self._sizes.conditions
-        hold = conditions.hold if conditions.each else None
-        return Sizes(vary, SMALLEST, hold) if vary else None
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""

@@ -30,8 +30,8 @@ from babytriton.plan import KernelLaunch
 from babytriton.recording import Differentiated
 from babytriton.running import Runner
 from babytriton.runtime import executable, interop
-from babytriton.runtime.shortcuts import Shortcut
 from babytriton.runtime.toolchain import require_gpu
+from babytriton.shortcuts import Shortened, shortcut
 from babytriton.sources import KINDS, default_kind, dump
 from babytriton.targets import Target
 
@@ -223,7 +223,7 @@ class Scheduled:
         return compiled
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Compiled:
     """A function that can be called, with arguments of the one signature it was compiled for.
 
@@ -260,6 +260,14 @@ class Compiled:
             ValueError: no argument and no captured tensor requires grad.
         """
         return self.scheduled.lowered.backward.compile()
+
+    @cached_property
+    def _way_back(self) -> Shortened:
+        return Shortened(self.backward.runner, self.backward.scheduled.lowered.parameters)
+
+    def _run_back(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        found: Sequence[Any] = self._way_back(leaves)
+        return found
 
     @cached_property
     def _gradient(self) -> Compiled:
@@ -389,15 +397,9 @@ class Compiled:
         makers |= building.sources(mod, self.executable, arch, full=full)
         return makers[kind]()
 
-    def shortcut(self, arguments: Sequence[Any]) -> Shortcut | None:
-        """A shorter way to run calls whose arguments are like these.
-
-        None where the program reads more than its arguments, or writes to them.
-
-        Args:
-            arguments: of a call that this is the program for, in the order of its parameters.
-        """
-        return self.runner.shortcut(arguments, self.guards)
+    def shortcut(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        """What runs calls like one that it is the program for: see :mod:`babytriton.shortcuts`."""
+        return shortcut(self.runner, self.scheduled.lowered.parameters, args, kwargs)
 
     @cached_property
     def runner(self) -> Runner:
@@ -415,8 +417,9 @@ class Compiled:
         runner = Runner(program, self.signature, scheduled.mod, self.executable)
         if lowered.halves is not None:
             halves, order = lowered.halves.division, lowered.order
-            backward, gradient = lambda: self.backward.runner, lambda: self._gradient.runner
-            runner.differentiated = Differentiated(halves, order, backward, gradient)
+            runner.differentiated = Differentiated(
+                halves, order, runner.places, self._run_back, lambda: self._gradient.runner
+            )
         return runner
 
 

@@ -25,6 +25,7 @@ LAYERS = (
     {"halves"},
     {"recording"},
     {"running", "building"},
+    {"shortcuts"},
     {"sources"},
     {"stages"},
     {"specializations", "buffers", "dividing"},

@@ -48,10 +48,12 @@ class Hidden:
 
     Attributes:
         place: where.
+        type: of it, with names of sizes.
         number: among those of the program.
     """
 
     place: Place
+    type: TensorType
     number: int = 0
 
 
@@ -160,7 +162,7 @@ class Program:
         type = self.dimensions.captured(place.path, TensorType.of(tensor))
         if type.dims and self.builder.symbols is None:
             raise Related({})
-        hidden = Hidden(place, sum(isinstance(input, Hidden) for input in self.inputs))
+        hidden = Hidden(place, type, sum(isinstance(input, Hidden) for input in self.inputs))
         self.types.append((hidden, place.path, type))
         return self._declare(hidden, place.path, type, records(tensor)), type
 

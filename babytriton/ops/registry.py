@@ -34,12 +34,14 @@ class Registry:
 
     Attributes:
         version: how often rows were added to this registry, those below not counted.
+        changes: how often rows were added to this registry or to one above it.
     """
 
     below: Mapping[Callee, Op] | Registry
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     _rows: Mapping[Callee, Op] = field(default_factory=dict)
     version: int = 0
+    changes: int = 0
 
     @property
     def table(self) -> Mapping[Callee, Op]:
@@ -140,6 +142,10 @@ class Registry:
         with self.lock:
             self._rows = {**self._rows, **dict.fromkeys(row.calls, row)}
             self.version += 1
+            registry: Any = self
+            while isinstance(registry, Registry):
+                registry.changes += 1
+                registry = registry.below
 
 
 def _check(targets: tuple[Any, ...], **given: Any) -> None:

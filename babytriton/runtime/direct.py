@@ -62,7 +62,8 @@ class DirectLauncher:
             name = program.parameters[number]
             self._globals[f"call_{name}"] = contiguous_results(call)
             self._globals[name] = packed(call)  # as a virtual machine takes it
-        self._run = self._function(program.parameters, _list(program.results))
+        lines, outputs = self.lines({})
+        self._run = self._defined(program.parameters, [*lines, f"return {_list(outputs)}"])
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on parameters that it can read, in order, and return the outputs."""
@@ -75,37 +76,30 @@ class DirectLauncher:
             raise
         return outputs
 
-    def of_arguments(
-        self,
-        order: Mapping[int, int],
-        count: int,
-        numbers: Mapping[int, Callable[[Mapping[str, int]], Any]],
-        sizes: Mapping[str, tuple[int, int]],
-    ) -> Callable[..., Any]:
-        """A function of a call's arguments that gives the program's first output.
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """What the lines use besides variables of their own, by name."""
+        return self._globals
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The variables that are to hold the program's parameters."""
+        return self._program.parameters
+
+    def lines(self, shapes: Mapping[str, str]) -> tuple[list[str], Sequence[str]]:
+        """Python that runs the program, and the variables that it leaves the outputs in.
 
         Args:
-            order: the argument that each parameter is, by number, but for those that are calls of
-                torch, or computed.
-            count: how many arguments a call has.
-            numbers: for parameters that are computed, by what, of the sizes by name.
-            sizes: the argument and the dimension that tell each of these.
+            shapes: for some parameters, a variable that holds the shape.
         """
-        names = [f"unused{i}" for i in range(count)]
-        for parameter, argument in order.items():
-            names[argument] = self._program.parameters[parameter]
-        lines = []
-        if numbers:
-            lines += [
-                f"given_{i} = {names[i]}.shape" for i in sorted({i for i, _ in sizes.values()})
-            ]
-            each = [f"{name!r}: given_{i}[{axis}]" for name, (i, axis) in sizes.items()]
-            lines.append(f"sizes_by_name = {{{', '.join(each)}}}")
-        for parameter, number in numbers.items():
-            name = self._program.parameters[parameter]
-            self._globals[f"number_{name}"] = number
-            lines.append(f"{name} = number_{name}(sizes_by_name)")
-        return self._function(names, self._program.results[0], "[0]", lines)
+        sizes, results = list(self._sizes(shapes)), self._program.results
+        if self._is_never_large:
+            return [*sizes, *self._steps({})], results
+        outputs = [f"output{i}" for i in range(len(results))]
+        of_large = f"{_list(outputs)} = large({_list(self.parameters)})"
+        here = [*self._steps({}), f"{_list(outputs)} = {_list(results)}"]
+        indented = [f"    {line}" for line in here]
+        return [*sizes, f"if {self._is_large}:", f"    {of_large}", "else:", *indented], outputs
 
     def into(self) -> Callable[..., None]:
         """A function of the parameters, and of tensors that the outputs are written to.
@@ -125,37 +119,25 @@ class DirectLauncher:
         names = [*program.parameters, *(f"place{i}" for i in range(len(program.results)))]
         return self._defined(names, [*self._steps(ours), *others, "return"])
 
-    def _function(
-        self, arguments: Sequence[str], result: str, part: str = "", before: Sequence[str] = ()
-    ) -> Callable[..., Any]:
-        """The program as a function of variables, that returns others.
-
-        Args:
-            arguments, result: what it takes and returns.
-            part: of the outputs that this is, as Python writes it after a list of all.
-            before: lines that run first.
-        """
-        lines = [*before, *self._sizes(part), *self._steps({}), f"return {result}"]
-        return self._defined(arguments, lines)
-
     def _defined(self, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
         found: dict[str, Any] = {}
         exec("\n    ".join([f"def run({', '.join(arguments)}):", *lines]), self._globals, found)
         return on_device(self._device, found["run"])
 
-    def _sizes(self, part: str) -> Iterator[str]:
-        """Lines that read sizes, and see to it that they are not too large."""
-        program = self._program
-        shapes: dict[str, str] = {}
-        for name, tensor, axis in program.sizes:
+    @property
+    def _is_large(self) -> str:
+        """Whether the program writes as much that the virtual machine is to run it."""
+        return f"{self._program.bytes} >= {LARGE}"
+
+    def _sizes(self, shapes: Mapping[str, str]) -> Iterator[str]:
+        """Lines that read sizes."""
+        known = dict(shapes)
+        for name, tensor, axis in self._program.sizes:
             # A look at a tensor's shape makes an object: there is one for each.
-            if tensor not in shapes:
-                shapes[tensor] = f"shape_{len(shapes)}"
-                yield f"{shapes[tensor]} = {tensor}.shape"
-            yield f"{name} = {shapes[tensor]}[{axis}]"
-        if not self._is_never_large:
-            yield f"if {program.bytes} >= {LARGE}:"
-            yield f"    return large({_list(program.parameters)}){part}"
+            if tensor not in known:
+                known[tensor] = f"shape_{tensor}"
+                yield f"{known[tensor]} = {tensor}.shape"
+            yield f"{name} = {known[tensor]}[{axis}]"
 
     def _steps(self, places: Mapping[str, str]) -> Iterator[str]:
         """Lines that run the steps, and let go of what none after them needs.

@@ -154,7 +154,7 @@ class _Body:
 
     def _hidden(self, place: Place, tensor: torch.Tensor) -> tuple[Tensor, TensorType]:
         type = TensorType.of(tensor)
-        found = self._declare(Hidden(place), place.path, type)
+        found = self._declare(Hidden(place, type), place.path, type)
         assert isinstance(found, Tensor)
         return found, type
 

@@ -1,0 +1,195 @@
+"""Functions, written as Python source, that run a call if it is like one before.
+
+Of the microsecond that torch takes to add two small tensors, each look at an argument from Python
+is a good part. So all properties of all tensors are checked in one call of torch's, and what is
+known when the function is written is not looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._C._dynamo import guards
+
+from babytriton.runtime.interop import ALIGNMENT, is_wrapped, on_device, readable
+from babytriton.types import Dim, Size
+
+MISSED = object()
+"""What an attempt gives for a call that is not like the one it was written at."""
+
+
+class NoShortcut(Exception):
+    """Calls like this one are looked at each time."""
+
+
+class Attempt:
+    """Writes a function of a call's arguments: it gives the result, or ``MISSED``.
+
+    Args:
+        arguments: a variable for each argument.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = arguments
+        self._known: dict[str, Any] = {"missed": MISSED}
+        self._lines: list[str] = []
+        self._tests: list[str] = []
+        self._places: dict[str, str] = {}
+        self.shapes: dict[str, str] = {}
+        """For a tensor's variable, that for its shape; for those that have one."""
+
+    def know(self, name: str, value: Any) -> str:
+        """A variable for a value that is the same at every call."""
+        found = f"{name}_{len(self._known)}"
+        self._known[found] = value
+        return found
+
+    def share(self, known: Mapping[str, Any]) -> None:
+        """Let lines use values that are the same at every call, by names of their own."""
+        self._known |= known
+
+    def require(self, *tests: str) -> None:
+        """Miss the calls for which one of the conditions, as Python writes them, is false."""
+        self._tests += tests
+
+    def write(self, *lines: str) -> None:
+        """Add lines, which run if all holds that was required before."""
+        if self._tests:
+            self._lines += [f"if not ({' and '.join(self._tests)}):", "    return missed"]
+            self._tests = []
+        self._lines += lines
+
+    def hold(
+        self,
+        reads: Mapping[str, Callable[[], Any]],
+        conditions: Iterable[tuple[Callable[[], Any], Callable[[Any], bool]]],
+    ) -> None:
+        """Read what is outside the function; where that fails, the call is missed.
+
+        Args:
+            reads: what gives the value of a variable.
+            conditions: what reads a value, and whether it will do.
+        """
+        lines = [f"{name} = {self.know('read', read)}()" for name, read in reads.items()]
+        tests = [
+            f"{self.know('holds', holds)}({self.know('read', r)}())" for r, holds in conditions
+        ]
+        if tests:
+            lines += [f"if not ({' and '.join(tests)}):", "    return missed"]
+        if lines:
+            indented = [f"    {line}" for line in lines]
+            self.write("try:", *indented, "except Exception:", "    return missed")
+
+    def tensors(
+        self, given: Mapping[str, torch.Tensor], shapes: Mapping[str, Sequence[Size]]
+    ) -> set[str]:
+        """Require tensors that are as the given ones, but for their numbers.
+
+        Args:
+            given: by their variables.
+            shapes: of those that have symbolic sizes.
+
+        Returns:
+            Those that kernels cannot read as they are.
+
+        Raises:
+            NoShortcut: torch.func transforms one of them.
+        """
+        first: dict[int, str] = {}
+        for name, tensor in given.items():
+            first.setdefault(id(tensor), name)
+        # torch's guards refuse a tensor that is there twice.
+        again = {name: first[id(x)] for name, x in given.items() if first[id(x)] != name}
+        names = [name for name in given if name not in again]
+        every = [given[name] for name in names]
+        if any(map(is_wrapped, every)):
+            raise NoShortcut
+        unreadable = {name for name, tensor in given.items() if not _is_readable(tensor)}
+        sizes: list[Any] = [_fixed(shapes.get(name, given[name].shape)) for name in names]
+        # Strides follow from sizes where a tensor is contiguous, which is asked apart.
+        strides: list[Any] = [
+            [None] * given[name].ndim if name in shapes else list(given[name].stride())
+            for name in names
+        ]
+        self.require(*(f"{name} is {other}" for name, other in again.items()))
+        if every:
+            made = guards.TensorGuards(
+                *every, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+            )
+            self.require(f"{self.know('check', made.check)}({', '.join(names)})")
+        if any(tensor.requires_grad for tensor in every):
+            # torch's guards do not ask whether gradients are wanted.
+            enabled = f"{self.know('enabled', torch.is_grad_enabled)}()"
+            self.require(enabled if torch.is_grad_enabled() else f"not {enabled}")
+        plain = [name for name in names if name not in unreadable]
+        on_gpu = [name for name in plain if given[name].is_cuda]
+        self.require(*(f"{name}.data_ptr() % {ALIGNMENT} == 0" for name in on_gpu))
+        self.require(*(f"{name}.is_contiguous()" for name in plain if name in shapes))
+        return unreadable
+
+    def sizes(self, shapes: Mapping[str, Sequence[Size]], smallest: int) -> None:
+        """Require sizes that go together.
+
+        Args:
+            shapes: of the tensors that have symbolic ones.
+            smallest: that such a size may be.
+        """
+        for name, shape in shapes.items():
+            # A look at a tensor's shape makes an object: there is one for each.
+            self.shapes[name] = variable = f"shape_{name}"
+            self.require(f"({variable} := {name}.shape)")
+            for axis, size in enumerate(shape):
+                if isinstance(size, Dim):
+                    here = f"{variable}[{axis}]"
+                    place = self._places.setdefault(size.name, here)
+                    self.require(f"{here} >= {smallest}" if place == here else f"{here} == {place}")
+
+    def by_name(self) -> str:
+        """An expression for the symbolic sizes by their names."""
+        return f"{{{', '.join(f'{name!r}: {place}' for name, place in self._places.items())}}}"
+
+    def apart(self, written: str, others: Iterable[str], given: Mapping[str, torch.Tensor]) -> None:
+        """Require that a tensor shares no memory with others.
+
+        Args:
+            written: its variable.
+            others: theirs.
+            given: tensors that are as those of each call, but for numbers and symbolic sizes.
+        """
+        starts = {name: f"{name}.data_ptr()" for name in (written, *others)}
+        ends = {name: f"{starts[name]} + {self._reach(name, given[name])}" for name in starts}
+        for other in others:
+            before = f"{ends[other]} <= {starts[written]}"
+            self.require(f"({before} or {ends[written]} <= {starts[other]})")
+
+    def _reach(self, name: str, tensor: torch.Tensor) -> str:
+        """How many bytes lie from a tensor's first element to the end of its last."""
+        if name in self.shapes:
+            return f"{name}.nbytes"
+        if tensor.numel() == 0:
+            return "0"
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+        return str((last + 1) * tensor.element_size())
+
+    def function(self, result: str, device: torch.device) -> Callable[..., Any]:
+        """What was written.
+
+        Args:
+            result: an expression for the call's result.
+            device: that the function computes on.
+        """
+        self.write(f"return {result}")
+        source = "\n    ".join([f"def attempt({', '.join(self._arguments)}):", *self._lines])
+        exec(source, self._known)
+        return on_device(device, self._known["attempt"])
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    plain = tensor.detach()
+    return readable(plain) is plain
+
+
+def _fixed(shape: Sequence[Size | None]) -> list[int | None]:
+    return [size if isinstance(size, int) else None for size in shape]
