@@ -31,7 +31,7 @@ from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.attempts import MISSED
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK, uncollected
-from babytriton.shortcuts import is_worth_a_shortcut
+from babytriton.shortcuts import is_worth_a_shortcut, newest_first
 from babytriton.sources import SOURCE_KINDS
 from babytriton.specializations import RECOMPILES, Specialization, Specializations
 from babytriton.stages import Compiled, Lowered, target_of
@@ -42,12 +42,12 @@ from babytriton.wrappers import WRAPPERS
 
 Function = Callable[..., Any]
 
-_Shortcut = tuple[Any, int, torch.dtype, Callable[..., Any]]
-"""How many arguments it takes, with the names of those given by name; the operator table's changes
-and the default dtype that it is for; and what gives the result, or ``MISSED``."""
+_Form = int | tuple[Any, ...]
+"""How many arguments a call gives by position, followed by the names of the others if there are."""
 
-_SHORTCUTS = 4
-"""How many a function tries: more would take longer than they save."""
+_Shortcut = tuple[_Form, int, torch.dtype, Callable[..., Any]]
+"""The calls it is for, by their form, the operator table's changes and the default dtype; and what
+gives the result, or ``MISSED``."""
 
 REGISTRY = Registry(TABLE, COMPILE_LOCK)
 """The operator table of this process."""
@@ -158,9 +158,9 @@ class JitFunction:
             # Somebody looks at what torch would do, such as torch.compile: the function says that.
             return traced(self.fn)(*args, **kwargs)
         given: tuple[Any, ...] = args
-        form: Any = len(args)
+        form: _Form = len(args)
         if kwargs:
-            given, form = (*args, *kwargs.values()), (form, *kwargs)
+            given, form = (*args, *kwargs.values()), (len(args), *kwargs)
         for known, changes, dtype, attempt in self._shortcuts:
             if form == known and changes == REGISTRY.changes and dtype is get_default_dtype():
                 result = attempt(*given)
@@ -172,6 +172,8 @@ class JitFunction:
         elsewhere = WRAPPERS.handler(bound)
         if elsewhere is not None:
             return elsewhere(self, bound)
+        # Of before the program is looked for: another thread may change the table meanwhile.
+        changes, dtype = REGISTRY.changes, get_default_dtype()
         values, arrays = self._unboxed(bound)
         static, names = self._static, self._parameters.names
         leaves = leaves_of(values, static, names)
@@ -187,14 +189,11 @@ class JitFunction:
             return map_leaves(result, torch.Tensor, converted)
         self._arrivals[compiled] += 1
         if is_worth_a_shortcut(self._arrivals[compiled]):
-            self._shorten(form, compiled.shortcut(args, kwargs))
+            made = compiled.shortcut(args, kwargs)
+            if made is not None:
+                newest = (form, changes, dtype, made)
+                self._shortcuts = newest_first(self._shortcuts, newest)
         return result
-
-    def _shorten(self, form: Any, attempt: Callable[..., Any] | None) -> None:
-        """Let calls like this one run by a shorter way from now on, if there is one."""
-        if attempt is not None:
-            newest = (form, REGISTRY.changes, get_default_dtype(), attempt)
-            self._shortcuts = (newest, *self._shortcuts[: _SHORTCUTS - 1])
 
     def environment(self) -> tuple[Any, ...]:
         """What a program depends on besides its arguments."""

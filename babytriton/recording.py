@@ -35,9 +35,6 @@ class Run(Protocol):
     def draws(self) -> bool:
         """Whether it draws random numbers, or calls what may."""
 
-    def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
-        """Run on the parameters of the program."""
-
     def outputs(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
         """Run, and record it."""
 

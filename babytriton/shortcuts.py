@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,9 +26,25 @@ from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
 from babytriton.runtime.interop import packed, readable
 from babytriton.types import Size, TensorType
 
+_LOG = logging.getLogger(__name__)
 
-class _Variable(str):
-    """An expression for an argument, where its value would be."""
+KEPT = 4
+"""How many shortcuts are tried: more would take longer than they save."""
+
+_T = TypeVar("_T")
+
+
+def newest_first(kept: tuple[_T, ...], newest: _T) -> tuple[_T, ...]:
+    """The shortcuts that are tried from now on."""
+    return newest, *kept[: KEPT - 1]
+
+
+def is_worth_a_shortcut(calls: int) -> bool:
+    """Whether one is to be made after so many calls without: ever more rarely.
+
+    Some calls have none, and others more than are kept.
+    """
+    return calls.bit_count() == 1
 
 
 def shortcut(
@@ -48,18 +65,22 @@ def shortcut(
     try:
         # Which parameter each argument is for, and what the others are by default.
         bound = parameters.bind(names[: len(args)], dict(zip(kwargs, names[len(args) :])))
-        if any(default is each for default in parameters.changeable for each in bound):
-            raise NoShortcut
         maker = _Maker(runner, Attempt(names), given)
-        for spec, argument in zip(runner.signature.specs, bound):
+        for spec, argument, default in zip(runner.signature.specs, bound, parameters.defaults):
+            if argument is default and _may_change(default):
+                raise NoShortcut
             maker.argument(spec, argument)
         return maker.function()
     except NoShortcut:
         return None
+    except Exception:
+        # The call itself has been run, and must not fail for the sake of others.
+        _LOG.debug("no shortcut", exc_info=True)
+        return None
 
 
 class Shortened:
-    """A program that is called in one way only, each time with its leaves.
+    """A program whose calls take shortcuts: each is of the program's leaves.
 
     Args:
         runner: of the program.
@@ -68,48 +89,57 @@ class Shortened:
 
     def __init__(self, runner: Runner, parameters: Parameters) -> None:
         self._runner, self._parameters = runner, parameters
-        self._attempt: Callable[..., Any] = lambda *leaves: MISSED
+        self._attempts: tuple[Callable[..., Any], ...] = ()
         self._calls = 0
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        result = self._attempt(*leaves)
-        if result is MISSED:
-            result = self._runner(leaves)
-            self._calls += 1
-            if is_worth_a_shortcut(self._calls):
-                made = shortcut(self._runner, self._parameters, tuple(leaves), {})
-                self._attempt = made or self._attempt
+        for attempt in self._attempts:
+            result = attempt(*leaves)
+            if result is not MISSED:
+                return result
+        result = self._runner(leaves)
+        self._calls += 1
+        if is_worth_a_shortcut(self._calls):
+            made = shortcut(self._runner, self._parameters, tuple(leaves), {})
+            if made is not None:
+                self._attempts = newest_first(self._attempts, made)
         return result
 
 
-def is_worth_a_shortcut(calls: int) -> bool:
-    """Whether one is to be made after so many calls without: ever more rarely.
+class _Variable(str):
+    """An expression for an argument, where its value would be."""
 
-    Some calls have none, and others more than are kept.
-    """
-    return calls.bit_count() == 1
+
+def _may_change(default: Any) -> bool:
+    """Whether a parameter's default may be another at the next call."""
+    if isinstance(default, tuple):
+        return any(map(_may_change, default))
+    return isinstance(default, (list, dict, torch.Tensor))
 
 
 class _Maker:
     """Writes the function.
 
+    First come the arguments, by :meth:`argument`, then all else, by :meth:`function`. Both raise
+    ``NoShortcut`` where calls are to be looked at each time.
+
     Args:
         runner: of the program.
         attempt: to write to.
-        given: the arguments of the call, by their variables.
+        arguments: of the call, by their variables.
     """
 
-    def __init__(self, runner: Runner, attempt: Attempt, given: Mapping[_Variable, Any]) -> None:
-        self._runner, self._attempt, self._given = runner, attempt, given
+    def __init__(
+        self, runner: Runner, attempt: Attempt, arguments: Mapping[_Variable, Any]
+    ) -> None:
+        self._runner, self._attempt, self._arguments = runner, attempt, arguments
         self._program = runner.program
         self._leaves: list[str] = []
-        """A variable for each tensor and float of the call."""
+        """A variable for each leaf of the call: its tensors and floats."""
         self._tensors: dict[str, torch.Tensor] = {}
-        """The call's tensors, by their variables."""
+        """What the variables for tensors stand for at this call."""
         self._shapes: dict[str, Sequence[Size]] = {}
         """The shapes of those that have symbolic sizes."""
-        self._given_as: list[str] = []
-        """For each parameter of the program, the variable for what the call gives."""
         if runner.signature.autocast:
             state = attempt.know("state", runner.signature.autocast)
             attempt.require(f"{attempt.know('autocast', autocast.state)}() == {state}")
@@ -123,7 +153,7 @@ class _Maker:
                 for ``*args``, a dict for ``**kwargs``.
         """
         if isinstance(bound, _Variable):
-            self._value(spec, self._given[bound], bound)
+            self._value(spec, self._arguments[bound], bound)
         elif isinstance(spec, (SequenceSpec, DictSpec)):
             items = bound.values() if isinstance(bound, dict) else bound
             for item, each in zip(spec.items, items):
@@ -136,40 +166,38 @@ class _Maker:
     def function(self) -> Callable[..., Any]:
         """The function, of all arguments."""
         attempt, program, names = self._attempt, self._program, self._runner.names
-        unreadable = attempt.tensors(self._tensors, self._shapes) | self._outside()
+        unreadable = attempt.require_tensors(self._tensors, self._shapes)
+        outside = self._outside()
+        unreadable |= attempt.require_tensors({x: self._tensors[x] for x in outside}, self._shapes)
         if not self._tensors:
             raise NoShortcut  # what torch is set to shows in how it looks at tensors
-        self._given_as = [
-            self._leaves[input] if isinstance(input, int) else name
-            for name, input in zip(names, program.inputs)
-        ]
         if program.sizes is not None:
-            attempt.sizes(self._shapes, program.sizes.smallest)
+            attempt.require_sizes(self._shapes, program.sizes.smallest)
             if program.sizes.conditions.each:
                 hold = attempt.know("hold", program.sizes.conditions.hold)
-                attempt.require(f"{hold}({attempt.by_name()})")
-        self._keep_apart(unreadable)
-        for name, input, given in zip(names, program.inputs, self._given_as):
-            if isinstance(input, Computed):
-                attempt.write(f"{name} = {self._number(input)}")
-            elif given in unreadable:
-                attempt.write(f"{name} = {attempt.know('readable', readable)}({given})")
-            elif given != name:
-                attempt.write(f"{name} = {given}")
-        output = self._run(unreadable)
+                attempt.require(f"{hold}({attempt.sizes()})")
+        hidden = iter(outside)
+        values = [
+            self._leaves[input]
+            if isinstance(input, int)
+            else next(hidden)
+            if isinstance(input, Hidden)
+            else self._number(input)
+            if isinstance(input, Computed)
+            else None
+            for input in program.inputs
+        ]
+        self._keep_apart(values, unreadable)
+        for name, value in zip(names, values):
+            if value in unreadable:
+                attempt.write(f"{name} = {attempt.know('readable', readable)}({value})")
+            elif value is not None:
+                attempt.write(f"{name} = {value}")
+        output = self._run(values, unreadable)
         for write in program.writes:
-            attempt.write(f"{self._given_as[write.input]}.copy_({output(write.index)})")
-        return attempt.function(self._result(program.result, output), program.devices[0])
-
-    def _keep_apart(self, unreadable: Set[str]) -> None:
-        """Require that what is written to shares no memory with what is read."""
-        tensors = [x for x in self._given_as if x in self._tensors]
-        for write in self._program.writes:
-            if any(x in self._shapes for x in unreadable):
-                raise NoShortcut
-            written = self._given_as[write.input]
-            others = [x for x in tensors if x != written]
-            self._attempt.apart(written, others, self._tensors)
+            attempt.write(f"{values[write.input]}.copy_({output(write.index)})")
+        result = self._result(program.result, values, output)
+        return attempt.function(result, program.devices[0])
 
     def _value(self, spec: Spec, value: Any, place: str) -> None:
         """Require a value like the given one; its tensors and floats are leaves."""
@@ -187,59 +215,78 @@ class _Maker:
             if isinstance(value, float):  # NaN is not equal to itself, and 0.0 equals -0.0
                 place, value = f"{place}.hex()", value.hex()
             attempt.require(f"{place} == {attempt.know('value', value)}")
-        elif type(value) is dict:
+        elif type(value) is dict and all(type(key) in (str, int) for key in value):
             keys = tuple(value)
             attempt.require(f"tuple({place}) == {attempt.know('keys', keys)}")
-            for item, key in zip(spec.items, keys):
+            for item, key in zip(spec.items, keys, strict=True):
                 self._value(item, value[key], f"{place}[{attempt.know('key', key)}]")
         elif type(value) in (tuple, list) or hasattr(value, "_fields"):
             attempt.require(f"len({place}) == {len(value)}")
-            for i, item in enumerate(spec.items):
-                self._value(item, value[i], f"{place}[{i}]")
+            for i, (item, each) in enumerate(zip(spec.items, value, strict=True)):
+                self._value(item, each, f"{place}[{i}]")
         else:
             raise NoShortcut
 
     def _leaf(self, place: str) -> str:
         """A variable for a tensor or float of the call."""
-        name = place if place in self._given else f"leaf{len(self._leaves)}"
+        name = place if place in self._arguments else f"leaf{len(self._leaves)}"
         if name != place:
             self._attempt.write(f"{name} = {place}")
         self._leaves.append(name)
         return name
 
-    def _tensor(self, name: str, tensor: torch.Tensor, type: TensorType) -> None:
+    def _tensor(self, name: str, tensor: torch.Tensor, expected: TensorType) -> None:
+        if not expected.covers(TensorType.of(tensor)):
+            raise NoShortcut  # another thread has changed what the call was given
         self._tensors[name] = tensor
-        if type.dims:
-            self._shapes[name] = type.shape
+        if expected.dims:
+            self._shapes[name] = expected.shape
 
-    def _outside(self) -> set[str]:
+    def _outside(self) -> list[str]:
         """Read the tensors from outside the function, and require that all there is as it was.
 
         Returns:
-            Those that kernels cannot read as they are.
+            A variable for each of them.
         """
-        pairs = zip(self._runner.names, self._program.inputs)
-        hidden = {name: input for name, input in pairs if isinstance(input, Hidden)}
+        found = [input for input in self._program.inputs if isinstance(input, Hidden)]
+        hidden = {f"outside{n}": input for n, input in enumerate(found)}
         # The tensors' own guards ask what is asked of all at once.
-        places = {id(input.place) for input in hidden.values()}
+        places = {id(input.place) for input in found}
         others = [guard for guard in self._program.guards if id(guard.place) not in places]
-        self._attempt.hold(
+        self._attempt.require_outside(
             {name: input.place.read for name, input in hidden.items()},
             [(guard.place.read, guard.holds) for guard in others],
         )
         for name, input in hidden.items():
             self._tensor(name, input.place.read(), input.type)
-        return self._attempt.tensors({x: self._tensors[x] for x in hidden}, self._shapes)
+        return list(hidden)
 
-    def _run(self, unreadable: Set[str]) -> Callable[[int], str]:
-        """Run the program, and give an expression for each of its outputs."""
+    def _keep_apart(self, values: Sequence[str | None], unreadable: set[str]) -> None:
+        """Require that what is written to shares no memory with what is read."""
+        if not self._program.writes:
+            return
+        if any(name in self._shapes for name in unreadable):
+            raise NoShortcut
+        tensors = [name for name in values if name in self._tensors]
+        if len(set(tensors)) < len(tensors):
+            raise NoShortcut
+        written = {name for write in self._program.writes if (name := values[write.input])}
+        self._attempt.require_apart(written, tensors, self._tensors)
+
+    def _run(self, values: Sequence[str | None], unreadable: set[str]) -> Callable[[int], str]:
+        """Run the program, and give an expression for each of its outputs.
+
+        Args:
+            values: a variable for what the call gives each parameter of the program.
+            unreadable: those of which the parameter is a copy.
+        """
         attempt, runner = self._attempt, self._runner
         direct = runner.direct
         if direct is not None and runner.differentiated is None:
             attempt.share(direct.known)
-            pairs = zip(runner.names, self._given_as)
+            pairs = zip(runner.names, values)
             lines, outputs = direct.lines(
-                {n: attempt.shapes[x] for n, x in pairs if x in attempt.shapes}
+                {name: attempt.shapes[x] for name, x in pairs if x in attempt.shapes}
             )
             attempt.write(*lines)
             return outputs.__getitem__
@@ -248,30 +295,34 @@ class _Maker:
         inputs = zip(runner.names, self._program.inputs)
         attempt.share({x: packed(input) for x, input in inputs if isinstance(input, TorchCall)})
         run, parameters = attempt.know("run", runner.unchecked), ", ".join(runner.names)
-        attempt.write(f"outputs = {run}([{parameters}], {attempt.by_name()})")
+        attempt.write(f"outputs = {run}([{parameters}], {attempt.sizes()})")
         return lambda i: f"outputs[{i}]"
 
     def _number(self, number: Computed) -> str:
-        return f"{self._attempt.know('number', number.of)}({self._attempt.by_name()})"
+        sizes = self._attempt.sizes()
+        return f"{self._attempt.know('number', number.of)}({sizes})"
 
-    def _result(self, structure: Any, output: Callable[[int], str]) -> str:
+    def _result(
+        self, structure: Any, values: Sequence[str | None], output: Callable[[int], str]
+    ) -> str:
         """An expression for a result, or a part of one."""
         if isinstance(structure, Output):
             return f"{output(structure.index)}{'.item()' if structure.is_float else ''}"
         if isinstance(structure, Returned):
-            return self._given_as[structure.input]
+            return f"{values[structure.input]}"
         if isinstance(structure, Computed):
             return self._number(structure)
         know = self._attempt.know
-        if isinstance(structure, dict):
-            parts = [f"{know('key', k)}: {self._result(x, output)}" for k, x in structure.items()]
-            return f"{{{', '.join(parts)}}}"
-        if not isinstance(structure, (tuple, list)):
+        if not isinstance(structure, (tuple, list, dict)):
             return know("value", structure)
-        items = ", ".join(self._result(item, output) for item in structure)
+        items = structure.values() if isinstance(structure, dict) else structure
+        parts = [self._result(item, values, output) for item in items]
+        if isinstance(structure, dict):
+            pairs = [f"{know('key', key)}: {part}" for key, part in zip(structure, parts)]
+            return f"{{{', '.join(pairs)}}}"
         if isinstance(structure, list):
-            return f"[{items}]"
+            return f"[{', '.join(parts)}]"
         if hasattr(structure, "_fields"):
-            return f"{know('kind', type(structure))}({items})"
-        whole = f"({items},)" if items else "()"
+            return f"{know('kind', type(structure))}({', '.join(parts)})"
+        whole = f"({', '.join(parts)},)" if parts else "()"
         return whole if type(structure) is tuple else f"{know('kind', type(structure))}({whole})"

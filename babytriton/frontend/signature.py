@@ -179,9 +179,8 @@ class Parameters:
         self.names = tuple(self._signature.parameters)
         simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
         self._simple = all(parameter.kind in simple for parameter in parameters)
-        defaults = [parameter.default for parameter in parameters]
-        self.changeable = tuple(x for x in defaults if isinstance(x, (list, dict, torch.Tensor)))
-        """The defaults that may be others at the next call."""
+        self.defaults = tuple(parameter.default for parameter in parameters)
+        """Of each parameter, in order; ``inspect.Parameter.empty`` for none."""
 
     @classmethod
     def of(cls, fn: Callable[..., Any]) -> Parameters:

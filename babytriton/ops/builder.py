@@ -21,10 +21,10 @@ from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.autocast import Autocast, State
 from babytriton.ops.emission import OPAQUE
-from babytriton.ops.meta import is_at_unknown_place, replace_tensors, tensors_of, typed
+from babytriton.ops.meta import ask_torch, is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import IllTyped, MixedDevices, Random, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
-from babytriton.ops.results import checked, sizes_of
+from babytriton.ops.results import checked, same, sizes_of
 from babytriton.ops.reverse import memory
 from babytriton.ops.reverse.rows import CopyStep, RowStep, TorchStep
 from babytriton.ops.reverse.tape import Step, all_still, still
@@ -423,6 +423,8 @@ class Builder(TorchCalls):
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
         kwargs = self._torch_names(kwargs)
+        if not (self._depth or op.registered):
+            ask_torch(fn, args, kwargs)
         noted = self.tape.depends((args, kwargs))
         if noted and op.derive is not None:
             op = replace(op, build=None, why=None, decompose=op.derive)
@@ -487,9 +489,7 @@ class Builder(TorchCalls):
         inside = self._depth > 0  # where nothing is written to
         if inside or meta._is_view() or not any(expr.same_as(operand) for operand in operands):
             return expr
-        copy = self.emit_te(
-            "copy", lambda x: te.compute(x.shape, lambda *i: x(*i), name="copy"), expr
-        )
+        copy = self.emit_te("copy", same, expr)
         self._copied(Value(self, expr, meta), Value(self, copy, meta))
         return copy
 

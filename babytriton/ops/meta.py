@@ -97,6 +97,42 @@ def typed(
     return result
 
 
+def ask_torch(fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Ask torch's own kernels, where all tensors are of integers: meta tensors are of any dtype.
+
+    Args:
+        fn: a function, or a method or property of ``torch.Tensor``.
+        args: values and Python objects.
+        kwargs: likewise.
+
+    Raises:
+        IllTyped: torch has the function for floats alone.
+    """
+    values = leaves_in((args, kwargs), Value)
+    floats = any(value.meta.is_floating_point() for value in values)
+    if floats or not values or symbolic_in((args, kwargs)):
+        return
+
+    def small(value: Value) -> Any:
+        shape = [n if isinstance(n, int) and n < 2 else 2 for n in value.meta.shape]
+        return torch.ones(shape, dtype=value.meta.dtype, device="cpu")
+
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            apply(fn, *map_values((args, kwargs), small))
+    except Exception as error:  # others are of the small shapes
+        if any(text in str(error) for text in _FLOATS_ALONE):
+            raise IllTyped(str(error)) from error
+
+
+_FLOATS_ALONE = (
+    "not implemented for '",
+    "only support floating point",
+    "Integer division with",
+    "expected m1 and m2 to have the same dtype",  # attention scores are floats
+)
+
+
 def _require_sampled(
     symbols: Symbols, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:

@@ -34,7 +34,8 @@ class Registry:
 
     Attributes:
         version: how often rows were added to this registry, those below not counted.
-        changes: how often rows were added to this registry or to one above it.
+        changes: how often rows, or gradients of functions, were added to this registry or to one
+            above it.
     """
 
     below: Mapping[Callee, Op] | Registry

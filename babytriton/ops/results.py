@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.script import builder as R
 
 from babytriton.ops.refusals import RowError, RowFailed
@@ -38,6 +38,11 @@ def checked(op: Op, exprs: list[relax.Expr], metas: list[torch.Tensor]) -> list[
 
 def _listed(types: Sequence[TensorType]) -> str:
     return " and ".join(map(str, types)) or "nothing"
+
+
+def same(x: te.Tensor) -> te.Tensor:
+    """A tensor of the same numbers, in memory of its own."""
+    return te.compute(x.shape, lambda *i: x(*i), name="copy")
 
 
 def sizes_of(*tensors: Sequence[torch.Tensor]) -> list[Any]:

@@ -37,6 +37,7 @@ from babytriton.passes.gpu.portable import (
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.gpu.tensor_cores import TensorCores
+from babytriton.passes.gpu.values import named_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work
@@ -123,7 +124,7 @@ def _lowering() -> tuple[Any, ...]:
 
     def of_device() -> tvm.transform.Pass:
         own = (names.of_launches, without_mentions)
-        return tvm.transform.Sequential([*map(_pass, own), finish_device()])
+        return tvm.transform.Sequential([*map(_pass, own), finish_device(), _pass(named_values)])
 
     return begin, finish, of_device
 

@@ -7,13 +7,13 @@ known when the function is written is not looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C._dynamo import guards
 
-from babytriton.runtime.interop import ALIGNMENT, is_wrapped, on_device, readable
+from babytriton.runtime.interop import ALIGNMENT, is_readable, is_wrapped, on_device
 from babytriton.types import Dim, Size
 
 MISSED = object()
@@ -37,6 +37,7 @@ class Attempt:
         self._lines: list[str] = []
         self._tests: list[str] = []
         self._places: dict[str, str] = {}
+        self._are_named = False
         self.shapes: dict[str, str] = {}
         """For a tensor's variable, that for its shape; for those that have one."""
 
@@ -48,6 +49,8 @@ class Attempt:
 
     def share(self, known: Mapping[str, Any]) -> None:
         """Let lines use values that are the same at every call, by names of their own."""
+        taken = known.keys() & self._known.keys()
+        assert not taken, taken
         self._known |= known
 
     def require(self, *tests: str) -> None:
@@ -61,7 +64,7 @@ class Attempt:
             self._tests = []
         self._lines += lines
 
-    def hold(
+    def require_outside(
         self,
         reads: Mapping[str, Callable[[], Any]],
         conditions: Iterable[tuple[Callable[[], Any], Callable[[Any], bool]]],
@@ -82,7 +85,7 @@ class Attempt:
             indented = [f"    {line}" for line in lines]
             self.write("try:", *indented, "except Exception:", "    return missed")
 
-    def tensors(
+    def require_tensors(
         self, given: Mapping[str, torch.Tensor], shapes: Mapping[str, Sequence[Size]]
     ) -> set[str]:
         """Require tensors that are as the given ones, but for their numbers.
@@ -106,7 +109,7 @@ class Attempt:
         every = [given[name] for name in names]
         if any(map(is_wrapped, every)):
             raise NoShortcut
-        unreadable = {name for name, tensor in given.items() if not _is_readable(tensor)}
+        unreadable = {name for name, tensor in given.items() if not is_readable(tensor.detach())}
         sizes: list[Any] = [_fixed(shapes.get(name, given[name].shape)) for name in names]
         # Strides follow from sizes where a tensor is contiguous, which is asked apart.
         strides: list[Any] = [
@@ -129,7 +132,7 @@ class Attempt:
         self.require(*(f"{name}.is_contiguous()" for name in plain if name in shapes))
         return unreadable
 
-    def sizes(self, shapes: Mapping[str, Sequence[Size]], smallest: int) -> None:
+    def require_sizes(self, shapes: Mapping[str, Sequence[Size]], smallest: int) -> None:
         """Require sizes that go together.
 
         Args:
@@ -139,30 +142,35 @@ class Attempt:
         for name, shape in shapes.items():
             # A look at a tensor's shape makes an object: there is one for each.
             self.shapes[name] = variable = f"shape_{name}"
-            self.require(f"({variable} := {name}.shape)")
+            self.write(f"{variable} = {name}.shape")
             for axis, size in enumerate(shape):
                 if isinstance(size, Dim):
                     here = f"{variable}[{axis}]"
                     place = self._places.setdefault(size.name, here)
                     self.require(f"{here} >= {smallest}" if place == here else f"{here} == {place}")
 
-    def by_name(self) -> str:
-        """An expression for the symbolic sizes by their names."""
-        return f"{{{', '.join(f'{name!r}: {place}' for name, place in self._places.items())}}}"
+    def sizes(self) -> str:
+        """A variable for the symbolic sizes by their names."""
+        if not self._are_named:
+            each = [f"{name!r}: {place}" for name, place in self._places.items()]
+            self.write(f"sizes = {{{', '.join(each)}}}")
+            self._are_named = True
+        return "sizes"
 
-    def apart(self, written: str, others: Iterable[str], given: Mapping[str, torch.Tensor]) -> None:
-        """Require that a tensor shares no memory with others.
+    def require_apart(
+        self, written: Collection[str], others: Iterable[str], given: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Require that tensors share no memory with others, nor with each other.
 
         Args:
-            written: its variable.
-            others: theirs.
+            written: their variables.
+            others: of the others.
             given: tensors that are as those of each call, but for numbers and symbolic sizes.
         """
-        starts = {name: f"{name}.data_ptr()" for name in (written, *others)}
-        ends = {name: f"{starts[name]} + {self._reach(name, given[name])}" for name in starts}
-        for other in others:
-            before = f"{ends[other]} <= {starts[written]}"
-            self.require(f"({before} or {ends[written]} <= {starts[other]})")
+        spans = [(name, name in written) for name in dict.fromkeys((*written, *others))]
+        if len(spans) > 1:
+            each = [f"({n}.data_ptr(), {self._reach(n, given[n])}, {own})" for n, own in spans]
+            self.require(f"{self.know('are_apart', _are_apart)}([{', '.join(each)}])")
 
     def _reach(self, name: str, tensor: torch.Tensor) -> str:
         """How many bytes lie from a tensor's first element to the end of its last."""
@@ -186,9 +194,20 @@ class Attempt:
         return on_device(device, self._known["attempt"])
 
 
-def _is_readable(tensor: torch.Tensor) -> bool:
-    plain = tensor.detach()
-    return readable(plain) is plain
+def _are_apart(spans: Iterable[tuple[int, int, bool]]) -> bool:
+    """Whether those that are written to share no memory with any other.
+
+    Args:
+        spans: for each tensor, where it starts, how many bytes it takes, and whether it is written.
+    """
+    end = end_of_written = 0
+    for start, count, is_written in sorted(spans):
+        if count and start < (end if is_written else end_of_written):
+            return False
+        end = max(end, start + count)
+        if is_written:
+            end_of_written = max(end_of_written, start + count)
+    return True
 
 
 def _fixed(shape: Sequence[Size | None]) -> list[int | None]:

@@ -52,6 +52,7 @@ class DirectLauncher:
             "allocate": _empty_strided_cpu if device.type == "cpu" else _allocator(device),
             "large": large,
             "copy": _copy,
+            "report": _report,
         }
         for step in program.steps:
             if isinstance(step, Launch):
@@ -67,13 +68,7 @@ class DirectLauncher:
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on parameters that it can read, in order, and return the outputs."""
-        try:
-            outputs: Sequence[Any] = self._run(*parameters)
-        except Exception as error:
-            # What torch raises, of its own calls or of memory, is the user's.
-            if type(error).__module__.startswith("tvm"):
-                raise errors.internal("running", error) from error
-            raise
+        outputs: Sequence[Any] = self._run(*parameters)
         return outputs
 
     @property
@@ -93,13 +88,14 @@ class DirectLauncher:
             shapes: for some parameters, a variable that holds the shape.
         """
         sizes, results = list(self._sizes(shapes)), self._program.results
+        steps = list(self._steps({}))
         if self._is_never_large:
-            return [*sizes, *self._steps({})], results
+            return [*sizes, *_reported(steps)], results
         outputs = [f"output{i}" for i in range(len(results))]
         of_large = f"{_list(outputs)} = large({_list(self.parameters)})"
-        here = [*self._steps({}), f"{_list(outputs)} = {_list(results)}"]
-        indented = [f"    {line}" for line in here]
-        return [*sizes, f"if {self._is_large}:", f"    {of_large}", "else:", *indented], outputs
+        here = _indented([*steps, f"{_list(outputs)} = {_list(results)}"])
+        either = [f"if {self._is_large}:", f"    {of_large}", "else:", *here]
+        return [*sizes, *_reported(either)], outputs
 
     def into(self) -> Callable[..., None]:
         """A function of the parameters, and of tensors that the outputs are written to.
@@ -165,6 +161,29 @@ class DirectLauncher:
             over = [name for name in dict.fromkeys(used) if last.get(name, n) == n]
             if over:
                 yield f"del {', '.join(over)}"
+
+
+def _reported(lines: Sequence[str]) -> list[str]:
+    """Lines that say whose fault it is if they fail."""
+    if not lines:
+        return []
+    return [
+        "try:",
+        *_indented(lines),
+        "except Exception as error:",
+        "    report(error)",
+        "    raise",
+    ]
+
+
+def _report(error: Exception) -> None:
+    # What torch raises, of its own calls or of memory, is the user's.
+    if type(error).__module__.startswith("tvm"):
+        raise errors.internal("running", error) from error
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def _copy(place: Any, value: Any) -> None:

@@ -17,8 +17,16 @@ ALIGNMENT = 64
 """Bytes, on a GPU, whose kernels load whole vectors. Those for the CPU read at any address."""
 
 
+def is_readable(tensor: torch.Tensor) -> bool:
+    """Whether kernels can read a tensor without gradients as it lies in memory."""
+    return readable(tensor) is tensor
+
+
 def readable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of it where kernels cannot read it as it lies in memory."""
+    """The tensor, or a copy of it where kernels cannot read it as it lies in memory.
+
+    What it asks for, each call that takes a shortcut asks as well (``attempts.py``).
+    """
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if tensor.requires_grad:

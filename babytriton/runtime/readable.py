@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
 
@@ -14,6 +15,7 @@ _KERNEL = re.compile(
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers.
 _SUFFIX = re.compile(r"_ptr(_\d+)?$")
+_CHOICE = re.compile(r"condval(_\d+)?")
 # Names that are not those of members, nor of parts of numbers.
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
@@ -127,6 +129,9 @@ def _with_names(text: str) -> str:
             and not _RESERVED.fullmatch(short)
         ):
             names[word] = short
+    # What branches choose, as TVM calls it, and as expressions that choose are called.
+    free = (n for k in count() if (n := f"chosen_{k}" if k else "chosen") not in words)
+    names |= zip(sorted((word for word in words if _CHOICE.fullmatch(word)), key=len), free)
     for name, size in _ARRAY.findall(body):
         # A single number that no address is taken of is a variable.
         uses = len(re.findall(rf"\b{name}\b", body))

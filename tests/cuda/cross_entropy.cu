@@ -48,19 +48,19 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(float* __r
   total_of_row = top_of_warps[0];
   total_of_row += top_of_warps[1];
   total_of_row = logf(total_of_row);
-  float condval;
+  float chosen;
   if (labels[block] == (int64_t)-100) {
-    condval = 0.0f;
+    chosen = 0.0f;
   } else {
-    float condval_1;
+    float chosen_1;
     if ((int64_t)0 <= labels[block] && labels[block] < (int64_t)1024) {
-      condval_1 = 0.0f - (x[(int64_t)block * (int64_t)1024 + labels[block]] - top_of_row - total_of_row);
+      chosen_1 = 0.0f - (x[(int64_t)block * (int64_t)1024 + labels[block]] - top_of_row - total_of_row);
     } else {
-      condval_1 = CUDART_NAN_F;
+      chosen_1 = CUDART_NAN_F;
     }
-    condval = condval_1;
+    chosen = chosen_1;
   }
-  cross_entropy_of_row = condval;
+  cross_entropy_of_row = chosen;
   if (thread == 0) {
     cross_entropy[block] = cross_entropy_of_row;
   }

@@ -11,7 +11,8 @@ extern "C" __global__ void __launch_bounds__(256) gelu_bias_kernel(float* __rest
   *(float4*)b_vector = *(float4*)(b + (thread & 255) * 4);
   #pragma unroll
   for (int lane = 0; lane < 4; ++lane) {
-    x_vector[lane] = 1.0f / (1.0f + expf(0.0f - 1.702f * (x_vector[lane] + b_vector[lane]))) * (x_vector[lane] + b_vector[lane]);
+    float sum = x_vector[lane] + b_vector[lane];
+    x_vector[lane] = 1.0f / (1.0f + expf(0.0f - 1.702f * sum)) * sum;
   }
   *(float4*)(gelu_bias + block * 1024 + thread * 4) = *(float4*)x_vector;
 }

@@ -37,7 +37,8 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(float* __rest
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      squares_of_row += (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row)) * (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row));
+      float difference = x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row);
+      squares_of_row += difference * difference;
     }
   }
   #pragma unroll

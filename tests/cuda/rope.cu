@@ -5,16 +5,29 @@
 extern "C" __global__ void __launch_bounds__(256) rope_kernel(float* __restrict__ cos_ptr, float* __restrict__ rope, float* __restrict__ sin_ptr, float* __restrict__ x) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
+  alignas(16) float x_vector[4];
+  alignas(16) float cos_vector[4];
+  alignas(16) float x_vector_1[4];
+  alignas(16) float sin_vector[4];
   alignas(16) float rope_vector[4];
-  #pragma unroll
-  for (int lane = 0; lane < 4; ++lane) {
-    float condval;
-    if ((((block * 256 + thread) * 4 + lane) & 127) < 64) {
-      condval = x[block * 1024 + thread * 4 + lane] * cos_ptr[block * 512 + ((thread * 4 + lane) >> 7) * 64 + ((thread * 4 + lane) & 127)] - x[block * 1024 + thread * 4 + lane + 64] * sin_ptr[block * 512 + ((thread * 4 + lane) >> 7) * 64 + ((thread * 4 + lane) & 127)];
-    } else {
-      condval = x[block * 1024 + thread * 4 + lane - 64] * sin_ptr[block * 512 + ((thread * 4 + lane) >> 7) * 64 + ((thread * 4 + lane) & 127) - 64] + x[block * 1024 + thread * 4 + lane] * cos_ptr[block * 512 + ((thread * 4 + lane) >> 7) * 64 + ((thread * 4 + lane) & 127) - 64];
+  if ((((block * 256 + thread) * 4) & 127) < 64) {
+    *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4);
+    *(float4*)cos_vector = *(float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
+    *(float4*)x_vector_1 = *(float4*)(x + block * 1024 + thread * 4 + 64);
+    *(float4*)sin_vector = *(float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
+    #pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      rope_vector[lane] = x_vector[lane] * cos_vector[lane] - x_vector_1[lane] * sin_vector[lane];
     }
-    rope_vector[lane] = condval;
+  } else {
+    *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4 - 64);
+    *(float4*)sin_vector = *(float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
+    *(float4*)x_vector_1 = *(float4*)(x + block * 1024 + thread * 4);
+    *(float4*)cos_vector = *(float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
+    #pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      rope_vector[lane] = x_vector[lane] * sin_vector[lane] + x_vector_1[lane] * cos_vector[lane];
+    }
   }
   *(float4*)(rope + block * 1024 + thread * 4) = *(float4*)rope_vector;
 }

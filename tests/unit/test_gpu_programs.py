@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 
 import pytest
@@ -459,6 +460,87 @@ def test_long_rows_are_loops() -> None:
     x = torch.randn(200, 100000)
     program = compiled(lambda x: x.sum(-1), x)
     assert "#pragma unroll\n  for (int step" not in program.source()
+
+
+def put_together(x, y, z):
+    """A kernel for each way to choose by place what is read."""
+    a, b = x.chunk(2, -1)
+    half = y[:, : a.shape[-1]]
+    turned = torch.cat([a * half - b, a + b * half], -1)
+    whole = torch.cat([x, y * 2, z], -1)
+    padded = F.pad(y, (4, 8), value=3.0)
+    rows = torch.cat([x[:3], x[2:] + 1])
+    twice = torch.cat([torch.cat([x, z], -1), F.pad(z, (0, x.shape[-1]))])
+    return turned, whole, padded, rows, twice, torch.roll(y, 3, -1)
+
+
+def softmax_of_parts(x, y, z):
+    return (torch.cat([x, y * 2, z], -1).softmax(-1),)
+
+
+@pytest.mark.parametrize("widths", [(64, 128, 4), (8, 4, 12), (6, 9, 3), (100, 50, 2), (4, 2, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+def test_what_is_put_together(widths: tuple[int, ...], dtype: torch.dtype) -> None:
+    if dtype == torch.float32:
+        args = tuple(torch.randn(7, width) for width in widths)
+        check(put_together, *args)
+        check(softmax_of_parts, *args)
+        return
+    args = tuple(torch.randint(-5, 5, (7, width)).to(dtype) for width in widths)
+    with emulator.thread_order("shuffled", seed=3):
+        for ours, theirs in zip(gpu.call(compiled(put_together, *args), args), put_together(*args)):
+            assert torch.equal(ours, theirs)
+
+
+def test_parts_that_are_put_together_are_read_as_vectors() -> None:
+    def rope(x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+    x, half = torch.randn(256, 128), torch.randn(256, 64)
+    program = bt.jit(target=bt.Target("cuda", arch="sm_90"))(rope).lower(x, half, half).compile()
+    code = program.source("cuda")
+    assert code.count("= *(float4*)(") == 8
+    assert not re.search(r"= .*\bx\[", code)
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    loads = re.findall(r"LDG\.E\S*", program.source("sass"))
+    assert loads
+    assert all(load.startswith("LDG.E.128") for load in loads)
+
+
+def test_what_is_computed_twice_has_a_name() -> None:
+    def fn(x, y, low, mask):
+        z = torch.exp(x * y)
+        return (
+            torch.clamp(x * 3 + y, -1, 1) * (x * 3 + y),
+            torch.maximum(z, low),
+            torch.where(mask, z * z, z),
+            F.hardswish(x - y),
+        )
+
+    x, y, low = torch.randn(3, 5, 36)
+    x[0, :4] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0])
+    args = (x, y, low, low > 0)
+    program = compiled(fn, *args)
+    code = program.source("cuda")
+    assert "if (" not in code.replace("if (thread", "").replace("if (block", "")
+    assert max(Counter(re.findall(r"expf\(.*?\)", code)).values()) == 1
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            for ours, theirs in zip(gpu.call(program, args), fn(*args)):
+                torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def test_branches_that_keep_from_reading_stay() -> None:
+    def fn(x, y):
+        return (torch.where(x > 0, F.pad(y, (1, 2)), x), torch.roll(y, 1, -1) * x[:, :9])
+
+    x, y = torch.randn(4, 12), torch.randn(4, 9)
+    code = compiled(fn, x, y).source("cuda")
+    assert re.search(r"chosen\w* = y\[", code)
+    assert "condval" not in code
+    check(fn, x, y)
 
 
 def test_names_that_cuda_has() -> None:

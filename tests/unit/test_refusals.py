@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 
 import babytriton as bt
 
@@ -476,3 +477,31 @@ def test_dimension_that_is_not_there(fn: Any, dim: int) -> None:
 
     with pytest.raises(bt.CompileError, match=r"BT003[^$]*Dimension out of range"):
         bt.jit("cpu")(f)(torch.ones(3, 5))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        F.silu,
+        F.gelu,
+        F.softplus,
+        F.glu,
+        lambda x: x.softmax(-1),
+        lambda x: x.var(),
+        lambda x: F.cross_entropy(x, torch.zeros(3, dtype=torch.int64)),
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+    ],
+)
+def test_functions_of_floats_refuse_integers_as_torch_does(
+    fn: Any, dynamic: bool, dtype: torch.dtype
+) -> None:
+    x = torch.arange(12).view(3, 4).to(dtype)
+    with pytest.raises(Exception, match=r"not implemented|only support|dtype"):
+        fn(x)
+    compiled = bt.jit("cpu", dynamic=dynamic)(lambda x: fn(x))
+    before = torch.get_rng_state()
+    with pytest.raises(bt.CompileError, match="BT003"):
+        compiled(x)
+    assert torch.equal(torch.get_rng_state(), before)

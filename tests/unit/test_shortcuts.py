@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+import tvm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import babytriton as bt
@@ -438,6 +440,15 @@ def test_defaults_that_may_change() -> None:
         torch.testing.assert_close(compiled(by, [5.0], by), by)
     shortly(compiled, by, [5.0], by)
 
+    def inside(x: torch.Tensor, factors: Any = ([2.0], {"by": 1})) -> Any:
+        return x * factors[0][0] + factors[1]["by"]
+
+    compiled = bt.jit("cpu")(inside)
+    for _ in range(4):
+        torch.testing.assert_close(compiled(torch.ones(3)), inside(torch.ones(3)))
+        inside.__defaults__[0][0][0] += 1
+        inside.__defaults__[0][1]["by"] += 1
+
 
 def test_gradients() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -521,6 +532,120 @@ def test_writes_to_tensors_that_kernels_cannot_read() -> None:
         expected.mul_(2)
         assert torch.equal(whole, expected)
         assert found.data_ptr() == whole.data_ptr()
+
+
+def test_captured_tensors_that_kernels_cannot_read() -> None:
+    memory = torch.zeros(2, 4, 3)
+    kept = memory.transpose(1, 2)
+
+    def added(x: torch.Tensor) -> torch.Tensor:
+        kept.add_(x)
+        return kept
+
+    def read(x: torch.Tensor) -> Any:
+        return x + 1, kept
+
+    compiled, reading = bt.jit("cpu")(added), bt.jit("cpu")(read)
+    x = torch.ones(2, 3, 4)
+    for step in range(1, 5):
+        found = compiled(x) if step == 1 else shortly(compiled, x)
+        assert torch.equal(memory, torch.full((2, 4, 3), float(step)))
+        assert found.data_ptr() == memory.data_ptr()
+        assert (reading(x) if step == 1 else shortly(reading, x))[1] is kept
+
+
+def test_many_writes() -> None:
+    """Not every two tensors are compared."""
+
+    def step(ps: list[torch.Tensor], gs: list[torch.Tensor]) -> None:
+        for p, g in zip(ps, gs):
+            p.sub_(g)
+
+    compiled = bt.jit("cpu")(step)
+    ps, gs = [torch.ones(4) for _ in range(60)], [torch.ones(4) for _ in range(60)]
+    compiled(ps, gs)
+    shortly(compiled, ps, gs)
+    assert all(torch.equal(p, torch.full((4,), -1.0)) for p in ps)
+    parts = [*torch.zeros(480).split(4)]
+    shortly(compiled, parts[:60], parts[:59:-1])
+    for first, last in ((parts[:60], parts[59:119]), ([*parts[:59], parts[0]], gs)):
+        with pytest.raises(ValueError, match="memory"):
+            compiled(first, last)
+
+
+def test_keys_that_do_not_compare() -> None:
+    def fn(state: dict[Any, torch.Tensor]) -> torch.Tensor:
+        return sum(state.values())
+
+    compiled = bt.jit("cpu")(fn)
+    for _ in range(3):
+        first, second = torch.ones(2), torch.ones(2)
+        for _ in range(2):
+            torch.testing.assert_close(compiled({first: first, second: second}), first + second)
+
+
+def test_what_cannot_be_written_is_run_at_length() -> None:
+    def wrapped(found: Any) -> Any:
+        for _ in range(25):
+            found = (found,)
+        return found
+
+    def nested(x: torch.Tensor) -> Any:
+        found = x + 1
+        for _ in range(10):
+            found = wrapped(found)
+        return found
+
+    compiled = bt.jit("cpu")(nested)
+    for _ in range(3):
+        found = compiled(torch.ones(2))
+        for _ in range(250):
+            (found,) = found
+        assert found.tolist() == [2.0, 2.0]
+
+
+def test_what_changes_while_a_shortcut_is_made() -> None:
+    class Changing:
+        reads = 0
+
+        def __getattr__(self, name: str) -> torch.Tensor:
+            self.reads += 1
+            return torch.arange(4.0, dtype=torch.float64) if self.reads == when else torch.ones(3)
+
+    def reader(box: Any) -> Any:
+        return lambda x: x + box.weight
+
+    for when in range(1, 9):
+        box = Changing()
+        compiled = bt.jit("cpu")(reader(box))
+        for _ in range(6):
+            with contextlib.suppress(bt.CompileError, ValueError):
+                compiled(torch.ones(3))
+        while box.reads <= when:
+            assert box.weight is not None
+        for _ in range(3):
+            assert compiled(torch.ones(3)).tolist() == [2.0] * 3
+
+
+def test_faults_are_the_same_in_later_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise tvm.error.InternalError("out of order")
+
+    compiled = warm(add, torch.ones(2), torch.ones(2))
+    (*_, attempt) = compiled._shortcuts[0]
+    (kernel,) = [name for name in attempt.__globals__ if name.startswith("kernel_")]
+    monkeypatch.setitem(attempt.__globals__, kernel, refuse)
+    with pytest.raises(bt.CompileError, match="BT900"):
+        shortly(compiled, torch.ones(2), torch.ones(2))
+
+
+def test_gradients_of_changing_layouts() -> None:
+    compiled = bt.jit("cpu")(lambda x: x.exp() * 2)
+    x = torch.randn(4, 6, requires_grad=True)
+    for _ in range(9):
+        for grad in (torch.randn(4, 6), torch.randn(6, 4).t(), torch.ones(()).expand(4, 6)):
+            (found,) = torch.autograd.grad(compiled(x), x, grad)
+            torch.testing.assert_close(found, grad * 2 * x.exp())
 
 
 def test_what_has_no_shortcut_is_seldom_tried(monkeypatch: pytest.MonkeyPatch) -> None:

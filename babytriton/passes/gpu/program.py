@@ -62,6 +62,14 @@ class Block:
         own, other = self.store.value.a, self.store.value.b
         return other if is_load_of(own, self.buffer) else own
 
+    def with_value(self, value: ir.Expr) -> Block:
+        """The same of another value."""
+        if self.combine is not None:
+            own = tirx.BufferLoad(self.buffer, list(self.store.indices))
+            value = self.combine(own, value)
+        stored = tirx.BufferStore(self.buffer, value, list(self.store.indices))
+        return replace(self, store=stored)
+
 
 @dataclass(frozen=True)
 class Access:

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.gpu.choices import choice
 from babytriton.passes.gpu.program import Access, Block, Program, loads_made, split
 from babytriton.passes.gpu.writing import (
     copy_vector,
@@ -19,6 +20,7 @@ from babytriton.passes.gpu.writing import (
     only,
 )
 from babytriton.passes.nests import is_equal
+from babytriton.passes.statements import sequence
 
 Statements = list[tirx.Stmt]
 
@@ -65,6 +67,8 @@ class Writer:
         self.width = width
         self.count = count
         self.allocations: list[tirx.Var] = []
+        # Of the first way that a choice may go, while the second one is written.
+        self._spare: list[tirx.Var] = []
         # Anew each time: of a node that stands in two expressions, TVM makes one of 64 bits in both
         # where one of them needs it, and then no vector of addresses.
         self.row: Callable[[], ir.Expr] = lambda: number(0)
@@ -114,6 +118,10 @@ class Writer:
     def allocate(self, count: int, dtype: str, name: str) -> tirx.Var:
         """Registers."""
         buffer = local(count, dtype, name)
+        for spare in self._spare:
+            if spare.name == name and tvm_ffi.structural_equal(spare.ty, buffer.ty):
+                self._spare.remove(spare)
+                return spare
         self.allocations.append(buffer)
         return buffer
 
@@ -183,6 +191,16 @@ class Writer:
         use: Callable[[ir.Expr, ir.Expr], Sequence[tirx.Stmt]],
     ) -> Statements:
         """What is done with the block's value at each element of a vector, once that is loaded."""
+        asked = choice(block, self.program.elements[-1], vector.width)
+        if asked is not None:
+            test, *sides = asked
+            ways = []
+            for side in sides:
+                before = len(self.allocations)
+                ways.append(sequence(self.elements(place, side, vector, use)))
+                self._spare += self.allocations[before:]
+            self._spare.clear()
+            return [tirx.IfThenElse(self.at(test, vector.first), *ways)]
         body: Statements = []
         loaded: list[_Loaded] = []
         for one in self._accesses(block):

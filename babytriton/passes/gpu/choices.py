@@ -1,0 +1,61 @@
+"""Values that depend on where they are, as those of a tensor that is put together from others."""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.gpu.program import Axis, Block
+from babytriton.passes.gpu.writing import number
+from babytriton.passes.intrinsics import function_name
+from babytriton.passes.statements import at_step
+
+_CHOICE = "if_then_else"
+
+
+def choice(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block] | None:
+    """What a block asks first of where it is, if all elements of a vector answer the same.
+
+    Args:
+        block: of a program.
+        last: the last axis of the program's elements.
+        width: elements of a vector, of which the first is any multiple of so many.
+
+    Returns:
+        The test, and the block where it holds and where it does not; None without one.
+    """
+    variable, extent = last
+    if width == 1 or not (isinstance(extent, int) and extent % width == 0):
+        return None
+    # The outermost first: what it decides need not be asked again.
+    for call in reversed(nodes(block.value, ir.Call)):
+        if function_name(call) == _CHOICE and _is_same_along(call.args[0], variable, width):
+            test = call.args[0]
+            yes, no = (block.with_value(_decided(block.value, test, side)) for side in (1, 2))
+            return test, yes, no
+    return None
+
+
+def _is_same_along(test: ir.Expr, variable: tirx.Var, width: int) -> bool:
+    """Whether a test is about places alone, and the same for all elements of each vector."""
+    if nodes(test, ir.TensorLoad) or nodes(test, ir.Call):
+        return False
+    vector, lane = (tirx.Var(name, variable.ty.dtype) for name in ("vector", "lane"))
+    # As TVM sees through it.
+    below = [(tirx.LE, lambda own: own.a < own.b + 1), (tirx.GT, lambda own: own.b < own.a)]
+    test = tvm_ffi.structural_map(test, below)
+    test = at_step(test, variable, vector * number(width) + lane)
+    analyzer = sym.Analyzer()
+    analyzer.bind(lane, ir.Range(number(0), number(width)))
+    return not uses(analyzer.simplify(test), lane)
+
+
+def _decided(value: ir.Expr, test: ir.Expr, side: int) -> ir.Expr:
+    """A value where a test has an answer: 1 where it holds, and 2 where it does not."""
+
+    def chosen(call: ir.Call) -> ir.Expr:
+        is_same = function_name(call) == _CHOICE and tvm_ffi.structural_equal(call.args[0], test)
+        return call.args[side] if is_same else call
+
+    return tvm_ffi.structural_map(value, (ir.Call, chosen))

@@ -1,0 +1,153 @@
+"""What a kernel computes more than once has a name, and choices are parts of expressions.
+
+For those who read the kernels: to a compiler it is all the same. It is done to kernels as they are
+printed, so that nothing changes them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+from tvm_ffi import StructuralKey
+
+from babytriton.passes.blocks import nodes
+from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
+from babytriton.passes.statements import sequence
+
+_NAMES = {
+    tirx.Add: "sum",
+    tirx.Sub: "difference",
+    tirx.Mul: "product",
+    tirx.Div: "quotient",
+    tirx.Select: "chosen",
+}
+"""What results are called."""
+
+_FLOATS = ("float16", "float32", "float64", "bfloat16")
+_CHOICE = "if_then_else"
+
+_LONG = ("int64", "uint64")
+"""What CUDA's functions give as another type of as many bits, which is not that of the others."""
+
+_PURE = 1
+"""Of TVM's kinds of effects: those up to this are none."""
+
+_LARGE = 2000
+"""Expressions in a value that is left as it is, as nobody reads it."""
+
+
+def named_values(mod: IRModule) -> IRModule:
+    """Kernels whose stores compute no number twice."""
+    return rewrite(mod, tirx.BufferStore, _with_names)
+
+
+def _with_names(store: tirx.BufferStore) -> tirx.Stmt:
+    if len(nodes(store.value, ir.Expr)) > _LARGE:
+        return store
+    value = _with_choices(store.value)
+    named: list[tuple[tirx.Var, ir.Expr]] = []
+    while (repeated := _repeated([*(expr for _, expr in named), value])) is not None:
+        variable = tirx.Var(_name(repeated), dtype_of(repeated))
+        replaced = [(name, _replaced(expr, repeated, variable)) for name, expr in named]
+        using = [i for i, (old, new) in enumerate(zip(named, replaced)) if old[1] is not new[1]]
+        named = replaced
+        named.insert(min(using, default=len(named)), (variable, repeated))
+        value = _replaced(value, repeated, variable)
+    names = [tirx.Bind(variable, expr) for variable, expr in named]
+    return sequence([*names, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+def _with_choices(value: ir.Expr) -> ir.Expr:
+    """The value with choices as parts of expressions, where both sides can be computed.
+
+    TVM makes branches of those that load anything.
+    """
+    parts = _parts(value)
+    read = {StructuralKey(x) for x, always in parts if always and isinstance(x, ir.TensorLoad)}
+
+    def is_safe(load: ir.TensorLoad) -> bool:
+        return load.source.scope() == "local" or StructuralKey(load) in read
+
+    def chosen(call: ir.Call) -> ir.Expr:
+        if function_name(call) != _CHOICE or dtype_of(call) in _LONG:
+            return call
+        condition, *sides = call.args
+        loads = [load for side in sides for load in nodes(side, ir.TensorLoad)]
+        calls = [inner for side in sides for inner in nodes(side, ir.Call)]
+        is_plain = all(_is_pure(inner) and function_name(inner) != _CHOICE for inner in calls)
+        return tirx.Select(condition, *sides) if is_plain and all(map(is_safe, loads)) else call
+
+    return tvm_ffi.structural_map(value, (ir.Call, chosen))
+
+
+def _repeated(exprs: Sequence[ir.Expr]) -> ir.Expr | None:
+    """The largest result that is computed in any case, and more than once; None without any."""
+    counts: Counter[StructuralKey] = Counter()
+    found: dict[StructuralKey, ir.Expr] = {}
+    for part, always in (each for expr in exprs for each in _parts(expr)):
+        if _is_result(part):
+            key = StructuralKey(part)
+            counts[key] += 1
+            if always:
+                found[key] = part
+    repeated = [part for key, part in found.items() if counts[key] > 1]
+    return max(repeated, key=lambda part: len(nodes(part, ir.Expr)), default=None)
+
+
+def _parts(expr: ir.Expr, always: bool = True) -> Iterator[tuple[ir.Expr, bool]]:
+    """What an expression is made of as it is printed, and whether each is computed in any case."""
+    yield expr, always
+    parts: list[Any] = []
+    rest: list[Any] = []
+    if isinstance(expr, ir.Call):
+        parts = list(expr.args)
+        if function_name(expr) == _CHOICE:
+            parts, rest = parts[:1], parts[1:]
+        elif function_name(expr) == "isnan":  # x != x
+            parts *= 2
+    elif isinstance(expr, tirx.Select):
+        parts = [expr.condition, expr.true_value, expr.false_value]
+    elif isinstance(expr, (tirx.And, tirx.Or)):
+        parts, rest = [expr.a], [expr.b]
+    elif isinstance(expr, tirx.Cast):
+        parts = [expr.value]
+    elif not isinstance(expr, (ir.TensorLoad, ir.Var)):
+        parts = [getattr(expr, name) for name in ("a", "b") if hasattr(expr, name)]
+    for inner in parts:
+        if isinstance(inner, ir.Expr):
+            yield from _parts(inner, always)
+    for inner in rest:
+        yield from _parts(inner, False)
+
+
+def _is_result(expr: ir.Expr) -> bool:
+    """Whether an expression is a number that takes something to compute."""
+    if isinstance(expr, tirx.Select):
+        return dtype_of(expr) in _FLOATS
+    if isinstance(expr, ir.Call):
+        return _is_pure(expr) and dtype_of(expr) in _FLOATS and function_name(expr) != _CHOICE
+    return type(expr) in _NAMES and dtype_of(expr) in _FLOATS
+
+
+def _is_pure(call: ir.Call) -> bool:
+    if not isinstance(call.op, ir.Op):
+        return False
+    kind = call.op.get_attr("TCallEffectKind")
+    return kind is not None and int(kind) <= _PURE
+
+
+def _name(expr: ir.Expr) -> str:
+    if not isinstance(expr, ir.Call):
+        return _NAMES[type(expr)]
+    first = expr.args[0]
+    function = first.value if isinstance(first, ir.StringImm) else function_name(expr)
+    return f"{function.strip('_').removesuffix('f')}_value"
+
+
+def _replaced(expr: ir.Expr, old: ir.Expr, new: tirx.Var) -> ir.Expr:
+    same = (type(old), lambda part: new if tvm_ffi.structural_equal(part, old) else part)
+    return tvm_ffi.structural_map(expr, same)
