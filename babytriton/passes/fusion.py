@@ -18,6 +18,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
 from babytriton.passes.bindings import elements, is_tensor, read_by
+from babytriton.passes.names import of_parts, without_endings
 from babytriton.passes.scheduling import is_scheduled
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -280,7 +281,8 @@ def _with_groups(
     builder.update_func(
         var, relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
     )
-    found = relax.transform.FuseTIR()(relax.transform.Normalize()(builder.get()))
+    whole = relax.transform.Normalize()(of_parts(builder.get()))
+    found = without_endings(relax.transform.FuseTIR()(whole))
     found = lines.attached(found, {kernel.name_hint: texts for kernel, texts in covered.items()})
     kernels = [made[group[0]] for group in groups]
     return found, [found.get_global_var(kernel.name_hint) for kernel in kernels]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
@@ -21,6 +22,12 @@ _GIVEN = re.compile(r"(gv|lv)\d*")
 
 # What the names of kernels end in: those of the user's functions are taken.
 _END = "_kernel"
+
+# What TVM adds to the names of what passes between the parts of a kernel.
+_BETWEEN = re.compile(r"_intermediate(_\d+)?$")
+
+# What the user's names of what passes between the parts have at their ends, until all is merged.
+_MARK = "_of_user"
 
 # Longer names of results do not become part of a kernel's.
 _LONGEST = 40
@@ -74,6 +81,71 @@ def named(mod: IRModule) -> IRModule:
             functions[var] = func.with_attr("global_symbol", renamed[var].name_hint)
     functions = {of_kernel(var): func for var, func in functions.items()}
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def of_parts(mod: IRModule) -> IRModule:
+    """A module whose groups of operators call what each of them gives what the user calls it.
+
+    To be merged: TVM names what passes from one to the next after what the first one writes.
+    """
+    functions = dict(mod.functions_items())
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function) and func.attrs and func.attrs.get("Primitive", False):
+            functions[var] = _with_named_parts(func, functions)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _with_named_parts(
+    func: relax.Function, functions: dict[ir.GlobalVar, ir.BaseFunc]
+) -> relax.Function:
+    """The group, which calls copies that are added to the functions."""
+    blocks = []
+    for block in func.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            name = binding.var.name
+            call: Any = getattr(binding, "value", None)
+            is_kernel = isinstance(call, relax.Call) and call.op == _CALL_TIR
+            if is_kernel and not _GIVEN.fullmatch(name) and isinstance(call.ty, relax.TensorType):
+                kernel = functions[call.args[0]]
+                copy = ir.GlobalVar(f"{call.args[0].name_hint}_{len(functions)}")
+                _update_type(copy, call.args[0].ty)
+                renamed = {kernel.params[-1]: ir.Var(name + _MARK, kernel.params[-1].ty)}
+                functions[copy] = _with_vars(kernel, renamed)
+                args = [copy, *call.args[1:]]
+                call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+                binding = relax.VarBinding(binding.var, call, binding.span)
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, func.body.body)
+    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+
+def without_endings(mod: IRModule) -> IRModule:
+    """A module whose kernels call what passes between their parts as :func:`of_parts` has it."""
+    return _with_renamed(mod, lambda var: _BETWEEN.sub("", var.name))
+
+
+def _with_renamed(mod: IRModule, name_of: Callable[[tirx.Var], str]) -> IRModule:
+    """A module whose kernels' tensors have other names."""
+    functions = dict(mod.functions_items())
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            found = {inner for inner in nodes(func, ir.Var) if name_of(inner) != inner.name}
+            if found:
+                functions[var] = _with_vars(func, {x: ir.Var(name_of(x), x.ty) for x in found})
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def users_name(var: tirx.Var) -> str | None:
+    """What the user calls a tensor inside a kernel; None for one without a name."""
+    name = str(var.name)
+    return name.removesuffix(_MARK) if name.endswith(_MARK) else None
+
+
+def without_marks(mod: IRModule) -> IRModule:
+    """A module whose kernels have the user's names as they are."""
+    return _with_renamed(mod, lambda var: users_name(var) or var.name)
 
 
 def _names(mod: IRModule) -> Iterator[str]:
@@ -178,6 +250,10 @@ def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
             unique = f"{name}_out" if name in taken else name
             taken.add(unique)
             renamed[param] = ir.Var(unique, param.ty)
+    return _with_vars(func, renamed)
+
+
+def _with_vars(func: ir.BaseFunc, renamed: Mapping[ir.Var, ir.Var]) -> ir.BaseFunc:
     return tvm_ffi.structural_map(func, (ir.Var, lambda var: renamed.get(var, var)))
 
 

@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import cpu, devices, gpu, indices, lines, names
+from babytriton.passes import cpu, devices, forms, gpu, indices, lines, names
 from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
@@ -37,7 +37,7 @@ from babytriton.passes.gpu.portable import (
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.gpu.tensor_cores import TensorCores
-from babytriton.passes.gpu.values import named_values
+from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work
@@ -95,7 +95,7 @@ FINISH = {
         *(precise_math_on_cpu, any_address, plain_loops, past_caches),
         *(fused_multiply_adds, rounded_products),
     ),
-    "cuda": (precise_math_on_gpu,),
+    "cuda": (users_values, precise_math_on_gpu),
     "metal": (math_for("metal"), with_short_vectors),
     "opencl": (math_for("opencl"),),
     "webgpu": (math_for("webgpu"), without_vectors),
@@ -145,7 +145,7 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
     rows, small = ROWS[kind]
     with device:
         groups = tvm.transform.Sequential(GROUP)(mod)
-        mod = tvm.transform.Sequential(MERGE)(groups)
+        mod = names.without_endings(tvm.transform.Sequential(MERGE)(names.of_parts(groups)))
     mod = lines.attached(mod, lines.of_groups(groups))
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
@@ -162,7 +162,8 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
-    return names.named(fuse_kernels(mod, kinds))
+    mod = names.named(fuse_kernels(mod, kinds))
+    return names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
 
 
 def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:

@@ -7,12 +7,13 @@ extern "C" __global__ void __launch_bounds__(256) gelu_bias_kernel(float* __rest
   const int thread = threadIdx.x;
   alignas(16) float x_vector[4];
   alignas(16) float b_vector[4];
+  alignas(16) float gelu_bias_vector[4];
   *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4);
   *(float4*)b_vector = *(float4*)(b + (thread & 255) * 4);
   #pragma unroll
   for (int lane = 0; lane < 4; ++lane) {
-    float sum = x_vector[lane] + b_vector[lane];
-    x_vector[lane] = 1.0f / (1.0f + expf(0.0f - 1.702f * sum)) * sum;
+    float y = x_vector[lane] + b_vector[lane];
+    gelu_bias_vector[lane] = 1.0f / (1.0f + expf(0.0f - 1.702f * y)) * y;
   }
-  *(float4*)(gelu_bias + block * 1024 + thread * 4) = *(float4*)x_vector;
+  *(float4*)(gelu_bias + block * 1024 + thread * 4) = *(float4*)gelu_bias_vector;
 }

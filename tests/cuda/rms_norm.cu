@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(half* __restric
   float mean_of_row;
   alignas(16) half x_part[16];
   __shared__ alignas(16) float mean_of_warps[2];
-  half compute_intermediate_1_2_3_4_of_row;
+  half scale_of_row;
   alignas(16) half w_vector[8];
   alignas(16) half rms_norm_vector[8];
   mean_of_row = 0.0f;
@@ -30,13 +30,13 @@ extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(half* __restric
   __syncthreads();
   mean_of_row = mean_of_warps[0];
   mean_of_row += mean_of_warps[1];
-  compute_intermediate_1_2_3_4_of_row = (half)rsqrtf((float)(half)((float)(half)(mean_of_row / 1024.0f) + 1e-06f));
+  scale_of_row = (half)rsqrtf((float)(half)((float)(half)(mean_of_row / 1024.0f) + 1e-06f));
   #pragma unroll
   for (int step = 0; step < 2; ++step) {
     *(uint4*)w_vector = *(uint4*)(w + step * 512 + thread * 8);
     #pragma unroll
     for (int lane = 0; lane < 8; ++lane) {
-      rms_norm_vector[lane] = x_part[step * 8 + lane] * compute_intermediate_1_2_3_4_of_row * w_vector[lane];
+      rms_norm_vector[lane] = x_part[step * 8 + lane] * scale_of_row * w_vector[lane];
     }
     *(uint4*)(rms_norm + block * 1024 + step * 512 + thread * 8) = *(uint4*)rms_norm_vector;
   }

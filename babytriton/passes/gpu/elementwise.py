@@ -60,6 +60,7 @@ def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
         several = next((count for least, count in SEVERAL if length >= least), 1)
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
+    writer.keep_reread()
 
     def thread(ids: dict[str, ir.Expr]) -> Statements:
         def of_vector(n: ir.Expr) -> Statements:

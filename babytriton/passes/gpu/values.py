@@ -1,19 +1,22 @@
-"""What a kernel computes more than once has a name, and choices are parts of expressions.
+"""What the user has a name for has it in the kernel too, and what is computed twice has one.
 
-For those who read the kernels: to a compiler it is all the same. It is done to kernels as they are
-printed, so that nothing changes them afterwards.
+For those who read the kernels: to a compiler it is all the same. The user's values are found while
+TVM's functions are what the user has called; the rest is done to kernels as they are printed, where
+choices become parts of expressions as well.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm_ffi import StructuralKey
 
+from babytriton.passes import forms
 from babytriton.passes.blocks import nodes
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
 from babytriton.passes.statements import sequence
@@ -38,6 +41,36 @@ _PURE = 1
 
 _LARGE = 2000
 """Expressions in a value that is left as it is, as nobody reads it."""
+
+
+def users_values(mod: IRModule) -> IRModule:
+    """Kernels in which the user's values are variables with the user's names."""
+    functions = dict(mod.functions_items())
+    for var, func in mod.functions_items():
+        names = forms.of_kernel(func) if isinstance(func, tirx.PrimFunc) else {}
+        if names:
+            named = functools.partial(_with_users_names, names=names)
+            functions[var] = tvm_ffi.structural_map(func, (tirx.BufferStore, named))
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _with_users_names(store: tirx.BufferStore, names: Mapping[str, str]) -> tirx.Stmt:
+    value, found = store.value, []
+    while (part := _first_known(value, names)) is not None:
+        variable = tirx.Var(names[forms.form(part, forms.in_registers)], dtype_of(part))
+        found.append(tirx.Bind(variable, part))
+        value = _replaced(value, part, variable)
+    return sequence([*found, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
+def _first_known(value: ir.Expr, names: Mapping[str, str]) -> ir.Expr | None:
+    """A part of a value that the user has a name for, and that is computed from no other."""
+    known = (
+        part
+        for part, always in reversed([*_parts(value)][1:])
+        if always and _is_result(part) and forms.form(part, forms.in_registers) in names
+    )
+    return next(known, None)
 
 
 def named_values(mod: IRModule) -> IRModule:
