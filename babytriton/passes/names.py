@@ -40,12 +40,12 @@ class _Use:
     Attributes:
         function: the function that calls it.
         results: what the user calls each tensor that it writes, if it does.
-        is_returned: whether it writes one tensor, which is a result of the function.
+        places: which of the function's results each is, if it is one.
     """
 
     function: str
     results: tuple[str | None, ...]
-    is_returned: bool
+    places: tuple[int | None, ...]
 
     @property
     def result(self) -> str | None:
@@ -83,20 +83,53 @@ def named(mod: IRModule) -> IRModule:
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def of_parts(mod: IRModule) -> IRModule:
+Calls = Mapping[tuple[str, str], str]
+"""What the user calls the results of calls, by the kernel and the place of the call."""
+
+
+def of_calls(mod: IRModule) -> Calls:
+    """What the user calls what each kernel gives; to be asked before operators are grouped."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for _, func in mod.functions_items():
+        for block in getattr(getattr(func, "body", None), "blocks", ()):
+            for binding in block.bindings:
+                call: Any = getattr(binding, "value", None)
+                name = binding.var.name
+                if _is_kernel(call) and call.span is not None and not _GIVEN.fullmatch(name):
+                    found.setdefault(_place(call), set()).add(name)
+    return {place: names.pop() for place, names in found.items() if len(names) == 1}
+
+
+def _is_kernel(call: Any) -> bool:
+    """Whether a call is one of a kernel that gives one tensor."""
+    is_call = isinstance(call, relax.Call) and call.op == _CALL_TIR
+    return is_call and isinstance(call.ty, relax.TensorType)
+
+
+def _place(call: relax.Call) -> tuple[str, str]:
+    span = call.span
+    where = "" if span is None else f"{span.source_name.name}:{span.line}:{span.column}"
+    return call.args[0].name_hint, where
+
+
+def of_parts(mod: IRModule, known: Calls | None = None) -> IRModule:
     """A module whose groups of operators call what each of them gives what the user calls it.
 
     To be merged: TVM names what passes from one to the next after what the first one writes.
+
+    Args:
+        mod: has the groups.
+        known: the names of what is computed last in a group, which TVM has given others.
     """
     functions = dict(mod.functions_items())
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function) and func.attrs and func.attrs.get("Primitive", False):
-            functions[var] = _with_named_parts(func, functions)
+            functions[var] = _with_named_parts(func, functions, known or {})
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _with_named_parts(
-    func: relax.Function, functions: dict[ir.GlobalVar, ir.BaseFunc]
+    func: relax.Function, functions: dict[ir.GlobalVar, ir.BaseFunc], known: Calls
 ) -> relax.Function:
     """The group, which calls copies that are added to the functions."""
     blocks = []
@@ -105,8 +138,9 @@ def _with_named_parts(
         for binding in block.bindings:
             name = binding.var.name
             call: Any = getattr(binding, "value", None)
-            is_kernel = isinstance(call, relax.Call) and call.op == _CALL_TIR
-            if is_kernel and not _GIVEN.fullmatch(name) and isinstance(call.ty, relax.TensorType):
+            if _is_kernel(call) and _GIVEN.fullmatch(name):
+                name = known.get(_place(call), name)
+            if _is_kernel(call) and not _GIVEN.fullmatch(name):
                 kernel = functions[call.args[0]]
                 copy = ir.GlobalVar(f"{call.args[0].name_hint}_{len(functions)}")
                 _update_type(copy, call.args[0].ty)
@@ -185,22 +219,26 @@ def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
         returned = nodes(getattr(func.body, "body", ()), ir.Var)
         for block in getattr(func.body, "blocks", ()):
             for binding in block.bindings:
-                value, name = getattr(binding, "value", None), binding.var.name
+                value = getattr(binding, "value", None)
                 if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
                     continue
-                is_returned = any(binding.var.same_as(result) for result in returned)
-                names = [name]
+                written: list[relax.Var | None] = [binding.var]
                 if not isinstance(value.ty, relax.TensorType):
                     parts = _parts(block, binding.var)
-                    names = [parts.get(n, "gv") for n in range(len(value.ty.fields))]
+                    written = [parts.get(n) for n in range(len(value.ty.fields))]
+                names = ["gv" if part is None else part.name for part in written]
                 results = tuple(None if _GIVEN.fullmatch(name) else name for name in names)
-                yield value.args[0], _Use(var.name_hint, results, is_returned)
+                places = tuple(
+                    next((n for n, x in enumerate(returned) if x.same_as(part)), None)
+                    for part in written
+                )
+                yield value.args[0], _Use(var.name_hint, results, places)
 
 
-def _parts(block: relax.BindingBlock, whole: relax.Var) -> dict[int, str]:
-    """The names of the parts that are taken out of a tuple, by their places."""
+def _parts(block: relax.BindingBlock, whole: relax.Var) -> dict[int, relax.Var]:
+    """The parts that are taken out of a tuple, by their places."""
     return {
-        binding.value.index: binding.var.name
+        binding.value.index: binding.var
         for binding in block.bindings
         if isinstance(getattr(binding, "value", None), relax.TupleGetItem)
         and binding.value.tuple_value.same_as(whole)
@@ -239,9 +277,10 @@ def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
     """A kernel whose results are called what the user calls them."""
     if use is None or not isinstance(func.params[-1].ty, tirx.BufferType):
         return func
-    names = list(use.results)
-    if use.is_returned and names == [None]:
-        names = [use.function]
+    names = [
+        own or (None if place is None else _of_result(use, place))
+        for own, place in zip(use.results, use.places)
+    ]
     first = len(func.params) - len(names)
     taken = {param.name for param in func.params[:first]}
     renamed: dict[ir.Var, ir.Var] = {}
@@ -251,6 +290,11 @@ def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
             taken.add(unique)
             renamed[param] = ir.Var(unique, param.ty)
     return _with_vars(func, renamed)
+
+
+def _of_result(use: _Use, place: int) -> str:
+    """What a result of a function is called that has no name."""
+    return use.function if len(use.results) == 1 else f"{use.function}_{place}"
 
 
 def _with_vars(func: ir.BaseFunc, renamed: Mapping[ir.Var, ir.Var]) -> ir.BaseFunc:

@@ -53,7 +53,6 @@ LEGALIZE = (
 """A TensorIR function for each operator that is needed."""
 
 GROUP = (
-    *LEGALIZE,
     relax.transform.AnnotateTIROpPattern(),
     relax.transform.FoldConstant(),
     relax.transform.FuseOps(),
@@ -144,8 +143,10 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
     kind = devices.KINDS[device.kind.name]
     rows, small = ROWS[kind]
     with device:
+        mod = tvm.transform.Sequential(LEGALIZE)(mod)
         groups = tvm.transform.Sequential(GROUP)(mod)
-        mod = names.without_endings(tvm.transform.Sequential(MERGE)(names.of_parts(groups)))
+        parts = names.of_parts(groups, names.of_calls(mod))
+        mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
     mod = lines.attached(mod, lines.of_groups(groups))
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:

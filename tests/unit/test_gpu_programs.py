@@ -532,6 +532,65 @@ def test_what_is_computed_twice_has_a_name() -> None:
                 torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
+def test_the_users_values_are_variables() -> None:
+    def fn(x, b):
+        y = x + b
+        z = torch.sigmoid(y) * 2
+        z = z * y
+        shares = torch.softmax(z, -1)
+        return shares - z
+
+    x, b = torch.randn(5, 64), torch.randn(64)
+    code = compiled(fn, x, b).source("cuda")
+    assert "float y = x_vector[lane] + b_vector[lane];" in code
+    assert re.search(r"float z = .*expf\(0.0f - y\).* \* 2.0f;", code)
+    assert re.search(r"z_part\[.*\] = z \* y;", code)
+    check(lambda x, b: (fn(x, b),), x, b)
+
+
+def test_names_that_mean_several_values_are_left_out() -> None:
+    def fn(x, w):
+        a, b = x.chunk(2, -1)
+        first = a * w
+        second = b * w
+        return (torch.cat([first, second], -1) + 1,)
+
+    x, w = torch.randn(6, 64), torch.randn(32)
+    code = compiled(fn, x, w).source("cuda")
+    assert "float first" not in code
+    assert "float second" not in code
+    check(fn, x, w)
+
+
+def test_values_under_the_names_of_others() -> None:
+    def fn(x, lane, thread):
+        x = x * lane
+        sum = x + thread
+        x = x - sum
+        block = torch.relu(x) * sum
+        return (block + sum * block,)
+
+    args = tuple(torch.randn(40) for _ in range(3))
+    check(fn, *args)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_several_blocks_read_is_loaded_once(dtype: torch.dtype) -> None:
+    def fn(x, w):
+        s = x * 2
+        y = torch.clamp(s, -1, 1)
+        return y * s, y + w, x - y
+
+    for length in (64, 37):
+        x, w = torch.randn(3, length).to(dtype), torch.randn(length).to(dtype)
+        program = compiled(fn, x, w)
+        if length == 64:
+            assert len(re.findall(r"\*\)\(x \+", program.source("cuda"))) == 1
+        with emulator.thread_order("shuffled", seed=5):
+            for ours, theirs in zip(gpu.call(program, (x, w)), fn(x, w)):
+                torch.testing.assert_close(ours, theirs)
+
+
 def test_branches_that_keep_from_reading_stay() -> None:
     def fn(x, y):
         return (torch.where(x > 0, F.pad(y, (1, 2)), x), torch.roll(y, 1, -1) * x[:, :9])
