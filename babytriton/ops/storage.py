@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import Expr
 
@@ -63,10 +64,29 @@ class Layout:
             rest = rest - index[dim] * int64(self.strides[dim])
         return index, tirx.all(tirx.EQ(rest, int64(0)), *inside)
 
+    def turned(self, other: Layout) -> list[int] | None:
+        """The dimension of another layout that each of this one is; None if it is not as turned."""
+        if len(self.shape) != len(other.shape) or not _are_same(self.offset, other.offset):
+            return None
+        rest = list(range(len(other.shape)))
+        found = []
+        for size, stride in zip(self.shape, self.strides):
+            for dim in rest:
+                if _are_same(size, other.shape[dim]) and _are_same(stride, other.strides[dim]):
+                    rest.remove(dim)
+                    found.append(dim)
+                    break
+        return None if rest else found
+
     def _by_stride(self) -> list[int]:
         """The dimensions that have more than one element, the largest stride first."""
         dims = [dim for dim, size in enumerate(self.shape) if size != 1]
         return sorted(dims, key=lambda dim: -self.strides[dim])
+
+
+def _are_same(left: Any, right: Any) -> bool:
+    """Whether two sizes are written in the same way."""
+    return bool(tvm_ffi.structural_equal(int64(left), int64(right)))
 
 
 class Storage:
@@ -263,8 +283,12 @@ def _require_part(tensor: Stored, storage: Storage) -> None:
 def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
     """The tensor expression of a view, in terms of the tensor the memory was made for."""
 
+    dims = base.turned(view)
+
     def fn(contents: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
+            if dims is not None:
+                return contents(*(index[dim] for dim in dims))
             return contents(*base.index(view.position(index))[0])
 
         return te.compute(tuple(map(int64, view.shape)), element, name="view")
@@ -275,8 +299,12 @@ def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
 def overwritten(base: Layout, view: Layout) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
     """The tensor expression of the whole memory after a view of it got new elements."""
 
+    dims = view.turned(base)
+
     def fn(contents: te.Tensor, new: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
+            if dims is not None:
+                return new(*(index[dim] for dim in dims))
             own, inside = view.index(base.position(index))
             # if_then_else, as elsewhere there is no new element to read.
             return tirx.if_then_else(inside, new(*own), contents(*index))

@@ -195,3 +195,29 @@ def test_numbers_wrap_as_torch_wraps_them() -> None:
 
     with pytest.raises(bt.CompileError, match="overflow"):
         bt.jit("cpu")(g)(torch.zeros(2, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_writes_through_permuted_views(dynamic: bool) -> None:
+    """Of symbolic sizes, places that are computed from strides keep TVM busy for minutes."""
+
+    def f(x, mask, y, z):
+        x.permute(3, 1, 2, 0).copy_(torch.where(mask, y, z.permute(0, 3, 2, 1)))
+        return x * 2, x.transpose(0, 2)
+
+    def g(x, y):
+        turned = x.permute(1, 0, 2)
+        turned.mul_(y)
+        turned[0] = 1.5
+        return turned, x.sum()
+
+    x, y = torch.randn(5, 3, 4, 2), torch.randn(2, 3, 4, 5)
+    calls = [
+        (f, (x, y > 0, y, torch.randn(2, 5, 4, 3))),
+        (g, (torch.randn(3, 3, 3), torch.rand(3))),
+    ]
+    for fn, arguments in calls:
+        ours, theirs = ([t.clone() for t in arguments] for _ in range(2))
+        found, expected = bt.jit("cpu", dynamic=dynamic)(fn)(*ours), fn(*theirs)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours, theirs)

@@ -533,3 +533,14 @@ def test_sums_of_what_lies_apart_lose_no_digits() -> None:
         x = torch.rand(3, length, generator=generator) + 0.5
         for found, exact in zip(bt.jit("cpu", dynamic=False)(sums)(x), sums(x.double())):
             torch.testing.assert_close(found.double(), exact, rtol=5e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_sums_beside_copies_of_one_number(dtype: torch.dtype) -> None:
+    def repeated(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = x.expand(8, 127)
+        return wide.sum(-1), wide
+
+    x = torch.randn(8, 1).to(dtype)
+    for found, expected in zip(bt.jit("cpu")(repeated)(x), repeated(x)):
+        torch.testing.assert_close(found, expected)
