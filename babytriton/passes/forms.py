@@ -7,7 +7,7 @@ before that alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tvm import IRModule, ir, s_tir, tirx
 
@@ -18,8 +18,9 @@ from babytriton.passes.names import users_name
 FORMS = "babytriton.forms"
 """The attribute of a kernel: the user's name of a value by its form."""
 
-# What a tensor's part in registers is called.
-_PART = re.compile(r"_(vector|part|of_row)$")
+# What a tensor's part in registers is called, and what is one number for a row.
+_PART = re.compile(r"_(vector|part)$")
+_OF_ROW = "_of_row"
 
 
 def form(expr: ir.Expr, of_load: Callable[[ir.TensorLoad], str]) -> str:
@@ -34,6 +35,8 @@ def form(expr: ir.Expr, of_load: Callable[[ir.TensorLoad], str]) -> str:
             return f"{part.value}"
         if isinstance(part, ir.Call):
             return f"{function_name(part)}({', '.join(map(of, part.args))})"
+        if isinstance(part, tirx.Cast):
+            return f"Cast({part.ty.dtype}, {of(part.value)})"
         fields = ("a", "b", "value", "condition", "true_value", "false_value")
         parts = [of(getattr(part, name)) for name in fields if hasattr(part, name)]
         return f"{type(part).__name__}({', '.join(parts)})"
@@ -41,9 +44,19 @@ def form(expr: ir.Expr, of_load: Callable[[ir.TensorLoad], str]) -> str:
     return of(expr)
 
 
-def in_registers(load: ir.TensorLoad) -> str:
+def in_registers(func: tirx.PrimFunc) -> Callable[[ir.TensorLoad], str]:
     """The form of a load as it is in a scheduled kernel."""
-    return _PART.sub("", load.source.name)
+    params = {param.name for param in func.params}
+
+    def of_load(load: ir.TensorLoad) -> str:
+        name = str(load.source.name)
+        if load.source.scope() != "local":
+            return f"{name}[]"  # from any place
+        # Of a parameter, one number for a row may be that of any element.
+        of_row = name.removesuffix(_OF_ROW)
+        return _PART.sub("", name if of_row in params else of_row)
+
+    return of_load
 
 
 def attached(mod: IRModule) -> IRModule:
@@ -83,5 +96,25 @@ def _named(func: tirx.PrimFunc) -> dict[str, str]:
 
 def _is_plain(store: tirx.BufferStore) -> bool:
     """Whether an element is computed from the elements at its own place."""
-    places = [index for load in nodes(store.value, ir.TensorLoad) for index in load.indices]
-    return all(isinstance(index, (ir.Var, tirx.IntImm)) for index in places)
+    loads = nodes(store.value, ir.TensorLoad)
+    return all(is_own_place(load, list(store.indices)) for load in loads)
+
+
+def is_own_place(load: ir.TensorLoad, places: Sequence[ir.Expr]) -> bool:
+    """Whether a load is at the place of the element that is computed, or of those it is for.
+
+    Args:
+        load: any.
+        places: the indices of the element.
+    """
+    numbers = []
+    for index, extent in zip(load.indices, load.source.shape):
+        at = [
+            n
+            for n, place in enumerate(places)
+            if isinstance(index, ir.Var) and index.same_as(place)
+        ]
+        if not at and not (isinstance(extent, tirx.IntImm) and int(extent) == 1):
+            return False
+        numbers += at
+    return numbers == sorted(numbers)

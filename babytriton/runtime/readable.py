@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
 
@@ -13,8 +13,8 @@ _KERNEL = re.compile(
     r'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\('
 )
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
-# What TVM adds to the names of buffers.
-_SUFFIX = re.compile(r"_ptr(_\d+)?$")
+# What TVM adds to the names of buffers, and we to those of values, which may be words of C++.
+_SUFFIX = re.compile(r"_(?:ptr|value)(_\d+)?$")
 _CHOICE = re.compile(r"condval(_\d+)?")
 # Names that are not those of members, nor of parts of numbers.
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -130,8 +130,8 @@ def _with_names(text: str) -> str:
         ):
             names[word] = short
     # What branches choose, as TVM calls it, and as expressions that choose are called.
-    free = (n for k in count() if (n := f"chosen_{k}" if k else "chosen") not in words)
-    names |= zip(sorted((word for word in words if _CHOICE.fullmatch(word)), key=len), free)
+    for word in sorted((word for word in words if _CHOICE.fullmatch(word)), key=len):
+        names[word] = _free("chosen", {*words, *names.values()})
     for name, size in _ARRAY.findall(body):
         # A single number that no address is taken of is a variable.
         uses = len(re.findall(rf"\b{name}\b", body))
@@ -143,11 +143,17 @@ def _with_names(text: str) -> str:
     declared = []
     for cast, (name, index) in _INDICES.items():
         if cast in body:
-            name = name if name not in words and name not in names.values() else f"{name}_index"
+            name = _free(name, {*words, *names.values()}, "_index")
             body = body.replace(cast, name)
             declared.append(f"  const int {name} = {index};\n")
     text = head + "{\n" + "".join(declared) + body
     return _WORD.sub(lambda match: names.get(match[0], match[0]), text)
+
+
+def _free(name: str, taken: Set[str], ending: str = "") -> str:
+    """A name like the given one, with the ending and a number if need be."""
+    others = (f"{name}{ending}{f'_{n}' if n else ''}" for n in count(0 if ending else 1))
+    return next(each for each in chain([name], others) if each not in taken)
 
 
 # Names that a variable of a kernel may not take: words of C++, and macros and functions of the C

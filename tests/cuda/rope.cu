@@ -7,26 +7,29 @@ extern "C" __global__ void __launch_bounds__(256) rope_kernel(float* __restrict_
   const int thread = threadIdx.x;
   alignas(16) float x_vector[4];
   alignas(16) float cos_vector[4];
-  alignas(16) float x_vector_1[4];
+  alignas(16) float x_other_vector[4];
   alignas(16) float sin_vector[4];
   alignas(16) float rope_vector[4];
+  alignas(16) float sin_other_vector[4];
+  alignas(16) float x_other_vector_1[4];
+  alignas(16) float cos_other_vector[4];
   if ((((block * 256 + thread) * 4) & 127) < 64) {
     *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4);
     *(float4*)cos_vector = *(float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
-    *(float4*)x_vector_1 = *(float4*)(x + block * 1024 + thread * 4 + 64);
+    *(float4*)x_other_vector = *(float4*)(x + block * 1024 + thread * 4 + 64);
     *(float4*)sin_vector = *(float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      rope_vector[lane] = x_vector[lane] * cos_vector[lane] - x_vector_1[lane] * sin_vector[lane];
+      rope_vector[lane] = x_vector[lane] * cos_vector[lane] - x_other_vector[lane] * sin_vector[lane];
     }
   } else {
-    *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4 - 64);
-    *(float4*)sin_vector = *(float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
-    *(float4*)x_vector_1 = *(float4*)(x + block * 1024 + thread * 4);
-    *(float4*)cos_vector = *(float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
+    *(float4*)x_other_vector = *(float4*)(x + block * 1024 + thread * 4 - 64);
+    *(float4*)sin_other_vector = *(float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
+    *(float4*)x_other_vector_1 = *(float4*)(x + block * 1024 + thread * 4);
+    *(float4*)cos_other_vector = *(float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      rope_vector[lane] = x_vector[lane] * sin_vector[lane] + x_vector_1[lane] * cos_vector[lane];
+      rope_vector[lane] = x_other_vector[lane] * sin_other_vector[lane] + x_other_vector_1[lane] * cos_other_vector[lane];
     }
   }
   *(float4*)(rope + block * 1024 + thread * 4) = *(float4*)rope_vector;

@@ -562,6 +562,50 @@ def test_names_that_mean_several_values_are_left_out() -> None:
     check(fn, x, w)
 
 
+def test_names_tell_the_truth() -> None:
+    """A value of elements at other places, or rounded otherwise, is not the user's."""
+
+    def fn(x, w):
+        a = x + 1
+        first = x[0] * 2
+        low = (w + 1).half() * 2
+        return a * (x.flip(0) + 1), first + x[1] * 2, low.float() + ((w + 1).bfloat16() * 2).float()
+
+    x, w = torch.randn(8, 32), torch.randn(40)
+    code = compiled(fn, x, w).source("cuda")
+    assert "float a = x_vector[lane] + 1.0f;" in code
+    assert "a * (x_other_vector[lane] + 1.0f)" in code
+    assert "float first" not in code
+    for ours, theirs in zip(gpu.call(compiled(fn, x, w), (x, w)), fn(x, w)):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_values_named_as_words_of_cuda(flips: bool) -> None:
+    def fn(x, old, chosen):
+        new = x * old
+        half = torch.exp(new) + new
+        expf = torch.exp(half * 1e-3) + half
+        thread = expf * 2
+        thread_index = thread * old
+        block = torch.cat([x[..., 3:] + 1, chosen[..., :3]], -1)
+        return (block + thread_index * thread + (x.flip(-1) if flips else x),)
+
+    check(fn, *(torch.randn(4, 33) for _ in range(3)))
+
+
+def test_many_places_are_asked_for_at_each_element() -> None:
+    def fn(x):
+        product = x
+        for k in range(1, 13):
+            product = product * torch.cat([x[:, 4 * k :], x[:, : 4 * k]], -1)
+        return (product,)
+
+    x = torch.rand(6, 128) + 0.5
+    assert len(compiled(fn, x).source("cuda")) < 8000
+    check(fn, x, within=1e-4)
+
+
 def test_values_under_the_names_of_others() -> None:
     def fn(x, lane, thread):
         x = x * lane

@@ -13,9 +13,14 @@ from babytriton.passes.statements import at_step
 
 _CHOICE = "if_then_else"
 
+_MOST = 8
+"""Ways that a block may go, each of which is written out."""
+
 
 def choice(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block] | None:
     """What a block asks first of where it is, if all elements of a vector answer the same.
+
+    Nothing where the answers lead to many ways, which would all be written out.
 
     Args:
         block: of a program.
@@ -25,6 +30,11 @@ def choice(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block]
     Returns:
         The test, and the block where it holds and where it does not; None without one.
     """
+    found = _first(block, last, width)
+    return found if found is not None and _ways(block, last, width) <= _MOST else None
+
+
+def _first(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block] | None:
     variable, extent = last
     if width == 1 or not (isinstance(extent, int) and extent % width == 0):
         return None
@@ -35,6 +45,16 @@ def choice(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block]
             yes, no = (block.with_value(_decided(block.value, test, side)) for side in (1, 2))
             return test, yes, no
     return None
+
+
+def _ways(block: Block, last: Axis, width: int, most: int = _MOST) -> int:
+    """In how many ways a block is written out; more than so many are not counted."""
+    found = _first(block, last, width) if most else None
+    if found is None:
+        return 1
+    _, yes, no = found
+    ways = _ways(yes, last, width, most - 1)
+    return ways if ways > most else ways + _ways(no, last, width, most - ways)
 
 
 def _is_same_along(test: ir.Expr, variable: tirx.Var, width: int) -> bool:

@@ -14,6 +14,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.blocks import is_one, is_output, nodes, same_extents, uses
+from babytriton.passes.forms import is_own_place
 from babytriton.passes.gpu.writing import VECTOR, as_expr, item_bytes, number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import at_zero, is_equal, offset
@@ -80,12 +81,19 @@ class Access:
         place: the row-major position, by the program's axes.
         base: the position of a row's first element, if the others follow it without gaps.
         moves: whether it goes on from element to element, within the last axis at least.
+        is_own: whether it is at the place of the element that is computed.
     """
 
     buffer: tirx.Var
     place: ir.Expr
     base: ir.Expr | None
     moves: bool
+    is_own: bool = True
+
+    @property
+    def name(self) -> str:
+        """What registers that hold it are called, but for an ending."""
+        return str(self.buffer.name) if self.is_own else f"{self.buffer.name}_other"
 
     def fits(self, width: int, last: Axis) -> bool:
         """Whether so many elements from any multiple of so many on are a vector in memory.
@@ -193,14 +201,16 @@ class Program:
         if nodes(indices, ir.TensorLoad) or nodes(indices, ir.Call):
             return None
         place = offset(buffer, indices)
+        axes = [variable for variable, _ in (*self.rows, *self.elements)]
+        is_own = isinstance(load, tirx.BufferStore) or is_own_place(load, axes)
         base = sym.Analyzer().simplify(at_zero(place, variables))
         if is_equal(place - base, position(variables, [extent for _, extent in self.elements])):
-            return Access(buffer, place, base, moves=True)
+            return Access(buffer, place, base, True, is_own)
         last = variables[-1]
         if not uses(place, last):
-            return Access(buffer, place, None, moves=False)
+            return Access(buffer, place, None, False, is_own)
         if is_equal(place - at_zero(place, [last]), last):
-            return Access(buffer, place, None, moves=True)
+            return Access(buffer, place, None, True, is_own)
         return None
 
     def accesses(self) -> list[tuple[int, Access]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -49,28 +49,48 @@ def users_values(mod: IRModule) -> IRModule:
     for var, func in mod.functions_items():
         names = forms.of_kernel(func) if isinstance(func, tirx.PrimFunc) else {}
         if names:
-            named = functools.partial(_with_users_names, names=names)
+            of_load = forms.in_registers(func)
+
+            def name_of(part: ir.Expr, of_load: Any = of_load, names: Any = names) -> str | None:
+                return names.get(forms.form(part, of_load)) if _is_result(part) else None
+
+            named = functools.partial(_with_users_names, name_of=name_of)
             functions[var] = tvm_ffi.structural_map(func, (tirx.BufferStore, named))
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _with_users_names(store: tirx.BufferStore, names: Mapping[str, str]) -> tirx.Stmt:
+def _with_users_names(
+    store: tirx.BufferStore, name_of: Callable[[ir.Expr], str | None]
+) -> tirx.Stmt:
     value, found = store.value, []
-    while (part := _first_known(value, names)) is not None:
-        variable = tirx.Var(names[forms.form(part, forms.in_registers)], dtype_of(part))
-        found.append(tirx.Bind(variable, part))
+    while (known := _first_known(value, name_of)) is not None:
+        part, name = known
+        # Within an expression of another value it has the user's name alone.
+        variable = tirx.Var(name, dtype_of(part))
+        found.append((variable, part))
         value = _replaced(value, part, variable)
-    return sequence([*found, tirx.BufferStore(store.buffer, value, store.indices)])
+    renamed = {variable: _variable(variable.name, variable.ty.dtype) for variable, _ in found}
+
+    def at_last(expr: ir.Expr) -> ir.Expr:
+        return tvm_ffi.structural_map(expr, (ir.Var, lambda var: renamed.get(var, var)))
+
+    names = [tirx.Bind(renamed[variable], at_last(part)) for variable, part in found]
+    return sequence([*names, tirx.BufferStore(store.buffer, at_last(value), store.indices)])
 
 
-def _first_known(value: ir.Expr, names: Mapping[str, str]) -> ir.Expr | None:
+def _first_known(
+    value: ir.Expr, name_of: Callable[[ir.Expr], str | None]
+) -> tuple[ir.Expr, str] | None:
     """A part of a value that the user has a name for, and that is computed from no other."""
-    known = (
-        part
-        for part, always in reversed([*_parts(value)][1:])
-        if always and _is_result(part) and forms.form(part, forms.in_registers) in names
-    )
-    return next(known, None)
+    for part, always in reversed([*_parts(value)][1:]):
+        if always and (name := name_of(part)) is not None:
+            return part, name
+    return None
+
+
+def _variable(name: str, dtype: str) -> tirx.Var:
+    """A variable, whose ending goes where the name is free, and no word of C++."""
+    return tirx.Var(f"{name}_value", str(dtype))
 
 
 def named_values(mod: IRModule) -> IRModule:
@@ -84,7 +104,7 @@ def _with_names(store: tirx.BufferStore) -> tirx.Stmt:
     value = _with_choices(store.value)
     named: list[tuple[tirx.Var, ir.Expr]] = []
     while (repeated := _repeated([*(expr for _, expr in named), value])) is not None:
-        variable = tirx.Var(_name(repeated), dtype_of(repeated))
+        variable = _variable(_name(repeated), dtype_of(repeated))
         replaced = [(name, _replaced(expr, repeated, variable)) for name, expr in named]
         using = [i for i, (old, new) in enumerate(zip(named, replaced)) if old[1] is not new[1]]
         named = replaced
@@ -178,7 +198,7 @@ def _name(expr: ir.Expr) -> str:
         return _NAMES[type(expr)]
     first = expr.args[0]
     function = first.value if isinstance(first, ir.StringImm) else function_name(expr)
-    return f"{function.strip('_').removesuffix('f')}_value"
+    return f"{function.strip('_').removesuffix('f')}"
 
 
 def _replaced(expr: ir.Expr, old: ir.Expr, new: tirx.Var) -> ir.Expr:

@@ -88,7 +88,7 @@ class Writer:
         for one, first, _ in self.program.reread(places):
             if not self._fits(one):
                 continue
-            values = self.allocate(self.count, str(one.buffer.ty.dtype), f"{one.buffer.name}_part")
+            values = self.allocate(self.count, str(one.buffer.ty.dtype), f"{one.name}_part")
             self._reread.append((one, values, first))
 
     def forget_reread(self) -> None:
@@ -210,7 +210,7 @@ class Writer:
                 found = _Loaded(one, kept[1], vector.kept)
             else:
                 count = self.width if one.moves else 1
-                values = self.allocate(count, dtype, f"{one.buffer.name}_vector")
+                values = self.allocate(count, dtype, f"{one.name}_vector")
                 found = _Loaded(one, values, number(0))
             loaded.append(found)
             if kept is None or kept[2] == place:
