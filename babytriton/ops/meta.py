@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -112,6 +113,8 @@ def ask_torch(fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     floats = any(value.meta.is_floating_point() for value in values)
     if floats or not values or symbolic_in((args, kwargs)):
         return
+    if math.prod(max(n, 1) for n in leaves_in((args, kwargs), int)) > _MUCH:
+        return  # they may be sizes
 
     def small(value: Value) -> Any:
         shape = [n if isinstance(n, int) and n < 2 else 2 for n in value.meta.shape]
@@ -125,9 +128,15 @@ def ask_torch(fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
             raise IllTyped(str(error)) from error
 
 
+_MUCH = 1 << 20
+"""Elements that are not made only to be asked about."""
+
 _FLOATS_ALONE = (
     "not implemented for '",
     "only support floating point",
+    "Boolean inputs not supported",
+    "does not support bool",
+    "with a bool tensor is not supported",
     "Integer division with",
     "expected m1 and m2 to have the same dtype",  # attention scores are floats
 )

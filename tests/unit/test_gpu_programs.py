@@ -594,6 +594,20 @@ def test_values_named_as_words_of_cuda(flips: bool) -> None:
     check(fn, *(torch.randn(4, 33) for _ in range(3)))
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.int64], ids=str
+)
+def test_narrow_results_of_wide_parts(dtype: torch.dtype) -> None:
+    def fn(x, y):
+        both = torch.cat([x, y], -1)
+        inside = torch.where(torch.arange(64) < 32, x, y)
+        return torch.cat([x > 1, y > 0], -1), both.to(torch.int8), inside.half(), both > 0
+
+    args = tuple(torch.randint(-3, 4, (5, 64)).to(dtype) for _ in range(2))
+    for ours, theirs in zip(gpu.call(compiled(fn, *args), args), fn(*args)):
+        assert torch.equal(ours, theirs)
+
+
 def test_many_places_are_asked_for_at_each_element() -> None:
     def fn(x):
         product = x

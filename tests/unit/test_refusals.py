@@ -505,3 +505,17 @@ def test_functions_of_floats_refuse_integers_as_torch_does(
     with pytest.raises(bt.CompileError, match="BT003"):
         compiled(x)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_functions_of_sizes_are_not_run_to_be_asked() -> None:
+    def fn(x):
+        return x.new_zeros((1 << 24, 1 << 24)).sum() + x
+
+    with contextlib.suppress(bt.CompileError):
+        assert bt.jit("cpu")(fn).lower(torch.arange(3)).fallbacks is not None
+
+
+@pytest.mark.parametrize("fn", [lambda x: F.relu(x), lambda x: x.argmax(), lambda x: 1 - x])
+def test_functions_that_refuse_bools(fn: Any) -> None:
+    with pytest.raises(bt.CompileError, match="BT003"):
+        bt.jit("cpu")(fn)(torch.ones(3, dtype=torch.bool))

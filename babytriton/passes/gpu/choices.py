@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm_ffi
 from tvm import ir, sym, tirx
 
@@ -17,44 +19,61 @@ _MOST = 8
 """Ways that a block may go, each of which is written out."""
 
 
-def choice(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block] | None:
+def choice(
+    block: Block, last: Axis, width: int, vectors: Callable[[Block], int]
+) -> tuple[ir.Expr, Block, Block] | None:
     """What a block asks first of where it is, if all elements of a vector answer the same.
 
-    Nothing where the answers lead to many ways, which would all be written out.
+    Nothing where the answers lead to many ways, which would all be written out, or where none of
+    them reads more in vectors.
 
     Args:
         block: of a program.
         last: the last axis of the program's elements.
         width: elements of a vector, of which the first is any multiple of so many.
+        vectors: how many vectors a block reads.
 
     Returns:
         The test, and the block where it holds and where it does not; None without one.
     """
     found = _first(block, last, width)
-    return found if found is not None and _ways(block, last, width) <= _MOST else None
+    if found is None:
+        return None
+    ways = _ways(block, last, width)
+    gains = any(vectors(way) > vectors(block) for way in ways)
+    return found if gains and len(ways) <= _MOST else None
 
 
 def _first(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block] | None:
+    """The test that decides most, with the block where it holds and where it does not."""
     variable, extent = last
     if width == 1 or not (isinstance(extent, int) and extent % width == 0):
         return None
-    # The outermost first: what it decides need not be asked again.
-    for call in reversed(nodes(block.value, ir.Call)):
-        if function_name(call) == _CHOICE and _is_same_along(call.args[0], variable, width):
-            test = call.args[0]
-            yes, no = (block.with_value(_decided(block.value, test, side)) for side in (1, 2))
-            return test, yes, no
-    return None
+    tests: list[ir.Expr] = []
+
+    def of_call(call: ir.Call) -> tvm_ffi.WalkResult | None:
+        if function_name(call) != _CHOICE:
+            return None
+        if _is_same_along(call.args[0], variable, width):
+            tests.append(call.args[0])
+        # What is asked inside is not asked of all elements, or later.
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(block.value, [(ir.Call, of_call)], order="pre")
+    if not tests:
+        return None
+    yes, no = (block.with_value(_decided(block.value, tests[0], side)) for side in (1, 2))
+    return tests[0], yes, no
 
 
-def _ways(block: Block, last: Axis, width: int, most: int = _MOST) -> int:
-    """In how many ways a block is written out; more than so many are not counted."""
+def _ways(block: Block, last: Axis, width: int, most: int = _MOST) -> list[Block]:
+    """The ways in which a block is written out; one more than so many stand for all others."""
     found = _first(block, last, width) if most else None
     if found is None:
-        return 1
+        return [block]
     _, yes, no = found
     ways = _ways(yes, last, width, most - 1)
-    return ways if ways > most else ways + _ways(no, last, width, most - ways)
+    return ways if len(ways) > most else ways + _ways(no, last, width, most - len(ways))
 
 
 def _is_same_along(test: ir.Expr, variable: tirx.Var, width: int) -> bool:

@@ -191,7 +191,7 @@ class Writer:
         use: Callable[[ir.Expr, ir.Expr], Sequence[tirx.Stmt]],
     ) -> Statements:
         """What is done with the block's value at each element of a vector, once that is loaded."""
-        asked = choice(block, self.program.elements[-1], vector.width)
+        asked = choice(block, self.program.elements[-1], vector.width, self._vectors)
         if asked is not None:
             test, *sides = asked
             ways = []
@@ -237,6 +237,10 @@ class Writer:
             if not any(one.is_same(other) for other in found):
                 found.append(one)
         return found
+
+    def _vectors(self, block: Block) -> int:
+        """How many vectors the block reads from memory."""
+        return sum(one.moves for one in self._accesses(block))
 
     def _fits(self, one: Access) -> bool:
         return one.fits(self.width, self.program.elements[-1])

@@ -99,13 +99,21 @@ Place = tuple[tirx.Var, ir.Expr]
 
 
 def copy_vector(width: int, to: Place, source: Place) -> list[tirx.Stmt]:
-    """Elements one beside the other, moved at once.
+    """Elements one beside the other, moved at once, or in as many vectors as they take.
 
     Args:
         width: how many.
         to: where the first is moved to.
         source: where it is.
     """
+    fitting = VECTOR // item_bytes(str(to[0].ty.dtype))
+    if width > fitting:
+
+        def part(n: ir.Expr) -> list[tirx.Stmt]:
+            first = n * number(fitting)
+            return copy_vector(fitting, (to[0], to[1] + first), (source[0], source[1] + first))
+
+        return each("part", width // fitting, part)
 
     def one(lane: ir.Expr) -> list[tirx.Stmt]:
         return [store(to[0], load(source[0], source[1] + lane), to[1] + lane)]
