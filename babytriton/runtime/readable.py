@@ -14,7 +14,7 @@ _KERNEL = re.compile(
 )
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers, and we to those of values, which may be words of C++.
-_SUFFIX = re.compile(r"_(?:ptr|value)(_\d+)?$")
+_SUFFIX = re.compile(r"(?:_ptr|__local)(_\d+)?$")
 _CHOICE = re.compile(r"condval(_\d+)?")
 # Names that are not those of members, nor of parts of numbers.
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")

@@ -580,6 +580,20 @@ def test_names_tell_the_truth() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_names_of_parameters_are_whole() -> None:
+    def fn(x, clip_value: float, old_local):
+        exp_value = torch.exp(x) * old_local
+        return (exp_value * clip_value,)
+
+    x, other = torch.randn(5, 64), torch.rand(64)
+    program = compiled(fn, x, 0.5, other)
+    code = program.source("cuda")
+    assert "float exp_value = expf(x_vector[lane]) * old_local_vector[lane];" in code
+    assert re.search(r"double clip_value[,)]", code)
+    (found,) = gpu.call(program, (x, 0.5, other))
+    torch.testing.assert_close(found, fn(x, 0.5, other)[0])
+
+
 @pytest.mark.parametrize("flips", [False, True])
 def test_values_named_as_words_of_cuda(flips: bool) -> None:
     def fn(x, old, chosen):

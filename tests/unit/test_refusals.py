@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from babytriton.ops import meta
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 N = torch.tensor(2)
@@ -507,12 +508,19 @@ def test_functions_of_floats_refuse_integers_as_torch_does(
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_functions_of_sizes_are_not_run_to_be_asked() -> None:
-    def fn(x):
-        return x.new_zeros((1 << 24, 1 << 24)).sum() + x
+def test_functions_of_sizes_are_not_run_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [0]
 
-    with contextlib.suppress(bt.CompileError):
-        assert bt.jit("cpu")(fn).lower(torch.arange(3)).fallbacks is not None
+    def noted(fn: Any, args: Any, kwargs: Any) -> Any:
+        found = apply(fn, args, kwargs)
+        made.extend(x.numel() for x in meta.tensors_of(found) if not x.is_meta)
+        return found
+
+    apply = meta.apply
+    monkeypatch.setattr(meta, "apply", noted)
+    fn = bt.jit("cpu")(lambda x: x.new_zeros((2000, 2000)).sum() + x.repeat(3000).sum() + x)
+    fn.lower(torch.arange(3))
+    assert 0 < max(made) < 1 << 20
 
 
 @pytest.mark.parametrize("fn", [lambda x: F.relu(x), lambda x: x.argmax(), lambda x: 1 - x])

@@ -40,7 +40,8 @@ def choice(
     if found is None:
         return None
     ways = _ways(block, last, width)
-    gains = any(vectors(way) > vectors(block) for way in ways)
+    before = vectors(block)
+    gains = any(vectors(way) > before for way in ways)
     return found if gains and len(ways) <= _MOST else None
 
 

@@ -90,7 +90,7 @@ def _first_known(
 
 def _variable(name: str, dtype: str) -> tirx.Var:
     """A variable, whose ending goes where the name is free, and no word of C++."""
-    return tirx.Var(f"{name}_value", str(dtype))
+    return tirx.Var(f"{name}__local", str(dtype))
 
 
 def named_values(mod: IRModule) -> IRModule:
@@ -198,7 +198,7 @@ def _name(expr: ir.Expr) -> str:
         return _NAMES[type(expr)]
     first = expr.args[0]
     function = first.value if isinstance(first, ir.StringImm) else function_name(expr)
-    return f"{function.strip('_').removesuffix('f')}"
+    return f"{function.strip('_').removesuffix('f')}_value"
 
 
 def _replaced(expr: ir.Expr, old: ir.Expr, new: tirx.Var) -> ir.Expr:
