@@ -83,11 +83,29 @@ def test_few_rows_copy_no_operand() -> None:
     assert "_lanes" not in source
 
 
-@pytest.mark.parametrize(("room", "tile"), [(32, (6, 4)), (16, (6, 2)), (8, (2, 2))])
+@pytest.mark.parametrize(("room", "tile"), [(32, (6, 4)), (16, (4, 3)), (8, (2, 2))])
 def test_tiles_fit_in_registers(room: int, tile: tuple[int, int]) -> None:
     rows, columns = tile_size(None, 64, room)
     assert (rows, columns) == tile
     assert rows * columns + columns + 1 <= room
+
+
+@pytest.mark.parametrize("columns", [103, 211, 769])
+def test_tiles_of_any_width(columns: int) -> None:
+    assert tile_size(33, columns, 32) == tile_size(33, 768, 32)
+    check(linear, numbers(33, 256), numbers(columns, 256, seed=1))
+
+
+def test_no_row_is_copied_to_fill_up_tiles() -> None:
+    """The last one is read again, whose numbers must not get into other results."""
+    for fn, w in ((linear, numbers(103, 150, seed=1)), (product, numbers(150, 103, seed=1))):
+        x = numbers(127, 150)
+        assert "x_pad" not in tir(fn, x, w)
+        x[-1, 3], x[-1, 4] = float("nan"), float("inf")
+        found = bt.jit("cpu", dynamic=False)(fn)(x, w)
+        assert found[-1].isnan().all()
+        exact = fn(x[:-1].double(), w.double())
+        torch.testing.assert_close(found[:-1].double(), exact, rtol=1e-5, atol=1e-4)
 
 
 LAYERS = [(linear, (96, 160)), (product, (160, 96)), (linear, (100, 64)), (product, (64, 33))]

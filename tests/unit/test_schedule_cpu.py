@@ -433,7 +433,7 @@ class TestMatmul:
     def test_tile_is_unrolled_and_vectorized(self):
         script = on_cpu(matmul, ((64, 64), F32), ((64, 64), F32)).script()
         registers = Registers.of(CPU, "float32")
-        assert f"T.unroll(T.int64({padded_rows(64, 64, registers.rows)}))" in script
+        assert f"T.unroll(T.int64({padded_rows(64, registers.rows)}))" in script
         assert f"T.vectorized(T.int64({registers.columns}))" in script
         assert "T.parallel" in script
 

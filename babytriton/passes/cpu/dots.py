@@ -14,7 +14,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.contractions import Contraction, factors
 from babytriton.passes.cpu.lanes import lanes_of_many
-from babytriton.passes.cpu.operands import largest_divisor, pad, row_operand
+from babytriton.passes.cpu.operands import inline_padding, pad
 from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.cpu.tasks import in_tasks
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
@@ -60,9 +60,11 @@ def tile_of_dots(
     room = registers.count // max(1, lanes // registers.lanes)
     width = int(info.iters[product.column].dom)
     rows, columns = tile_size(product.height, width, room)
-    shared = 1 if product.height is None else even_share(-(-product.height // rows))
+    shared = 1 if product.height is None else even_share(-(-product.height // rows), _TASK_TILES)
+    beside = even_share(-(-width // columns), _TASK_COLUMNS // columns)
     store = None if epilogue is None else epilogue.block_rv
-    copied = filled_up(sch, product, rows * shared)
+    copied, fillers = pad(sch, product, rows * shared, columns * beside)
+    inline_padding(sch, product, fillers)
     if copied is not None and store is not None:
         sch.compute_inline(copied)
     store = store or copied
@@ -70,7 +72,6 @@ def tile_of_dots(
         store = sch.cache_write(block, 0, "local")
     else:
         sch.set_scope(block, 0, "local")
-    beside = largest_divisor(width // columns, _TASK_COLUMNS // columns)
     tasks, _, _ = in_tasks(sch, product, store, [rows * shared], beside * columns)
     sch.compute_at(block, tasks, preserve_unit_loops=True)
     inner = sch.get_loops(block)[-len(info.iters) :]
@@ -83,21 +84,6 @@ def tile_of_dots(
         sch.annotate(loop, _JAM, 1)
 
 
-def filled_up(
-    sch: s_tir.Schedule, product: Contraction, rows: int
-) -> s_tir.schedule.SBlockRV | None:
-    """Fill the operand that has the rows up to a multiple; the block that copies the results."""
-    block = product.info.block_rv
-    before = [sch.get(other).name_hint for other in sch.get_producers(block)]
-    copied = pad(sch, product, rows, 1)
-    operand = sch.get(block).reads[row_operand(sch, product)].source
-    for other in sch.get_producers(block):
-        made = sch.get(other)
-        if made.name_hint not in before and not made.writes[0].source.same_as(operand):
-            sch.compute_inline(other)
-    return copied
-
-
 def tile_size(height: int | None, width: int, room: int) -> tuple[int, int]:
     """Rows and columns of a tile.
 
@@ -108,24 +94,23 @@ def tile_size(height: int | None, width: int, room: int) -> tuple[int, int]:
     """
 
     def cost(tile: tuple[int, int]) -> float:
-        """Products of a step, and vectors to load for them, a column of results."""
+        """Products of a step, and vectors to load for them, of all columns."""
         rows, columns = tile
         tiles = 1 / rows if height is None else -(-height // rows)
-        return tiles * (rows * columns + rows + columns) / columns
+        return tiles * -(-width // columns) * (rows * columns + rows + columns)
 
     tiles = [
         (rows, columns)
-        for columns in range(1, _COLUMNS + 1)
-        if width % columns == 0
+        for columns in range(1, min(_COLUMNS, width) + 1)
         for rows in range(1, room // columns + 1)
         if rows * columns + columns + 1 <= room and (height is None or rows <= height)
     ]
     return min(tiles, key=cost)
 
 
-def even_share(tiles: int) -> int:
-    """How many tiles a task has one below the other, so that all have about as many."""
-    return -(-tiles // -(-tiles // _TASK_TILES))
+def even_share(tiles: int, most: int) -> int:
+    """How many tiles a task has along one side, so that all have about as many."""
+    return -(-tiles // -(-tiles // most))
 
 
 def jammed(stmt: tirx.Stmt) -> tirx.Stmt:

@@ -44,7 +44,7 @@ _COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 # What indices consist of that schedules make.
 _ARITHMETIC = (
     *(ir.Var, tirx.IntImm, tirx.Add, tirx.Sub, tirx.Mul),
-    *(tirx.FloorDiv, tirx.FloorMod),
+    *(tirx.FloorDiv, tirx.FloorMod, tirx.Min),
 )
 
 

@@ -23,7 +23,14 @@ from babytriton.passes.blocks import (
 from babytriton.passes.contractions import Contraction, contraction, factors, without_casts
 from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
 from babytriton.passes.cpu.elementwise import spread
-from babytriton.passes.cpu.operands import is_crowded, largest_divisor, pack, pad, row_operand
+from babytriton.passes.cpu.operands import (
+    inline_padding,
+    is_crowded,
+    largest_divisor,
+    pack,
+    pad,
+    row_operand,
+)
 from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.cpu.tasks import in_tasks
 from babytriton.passes.nests import pointwise_nests, reads_only_own_point
@@ -37,19 +44,16 @@ TILED = 1 << 14
 # With fewer rows to a tile, vector units wait for sums; with four, they take so much longer.
 BUSY_ROWS, FOUR_ROWS = 6, 1.15
 
-# Rows of a tile where a call tells how many there are of all; and how many columns it may tell.
-ROWS_OF_ANY, MANY = 8, 1024
-
-# To copy a number of an operand takes as long as so many products.
-COPY = 20
+# Rows of a tile where a call tells how many there are of all.
+ROWS_OF_ANY = 8
 
 
 class Matmul(ScheduleRule):
     """Takes one product summed over an axis: matmul, linear, einsum, convolutions.
 
     Gives register tiles of results in parallel tasks, and pointwise blocks that follow within
-    the tile. Axes that no tile size divides are padded with copies (matrix products), or get
-    smaller tiles (convolutions). Stands aside where no axis belongs to one operand alone
+    the tile. Tiles that go over the edge read the last row again and copies of columns that are
+    filled up (matrix products); convolutions have tiles of sizes that divide theirs. Stands aside where no axis belongs to one operand alone
     (a matrix by a vector is a row sum or a column sum), and for convolutions of symbolic sizes.
     """
 
@@ -153,19 +157,15 @@ def tile(
         if tiles is not None:
             shared = tiles_of_task(tiles)
             is_of_one_task = tiles <= shared and has_all_but_rows(sch, product)
-        copied = pad(sch, product, rows * shared, columns)
+        copied, fillers = pad(sch, product, rows * shared, columns)
         if copied is not None and store is not None:
             sch.compute_inline(copied)
         store = store or copied
         packed = pack(sch, product, product.other, product.column, columns)
-        copies = [packed]
         is_again = product.width is None or product.width > 2 * columns
-        is_ragged = product.height is None or product.height % rows > 0
-        if is_again and (is_ragged or is_crowded(sch, product, rows)):
-            copies.append(pack(sch, product, row_operand(sch, product), product.row, rows))
-        if copied is not None:
-            for padding in [other for copy in copies for other in sch.get_producers(copy)]:
-                sch.compute_inline(padding)
+        if is_again and is_crowded(sch, product, rows):
+            pack(sch, product, row_operand(sch, product), product.row, rows)
+        inline_padding(sch, product, fillers)
     if store is None:
         store = sch.cache_write(block, 0, "local")
     else:
@@ -203,7 +203,7 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
         if width is not None:
             columns = min(-(-width // registers.lanes) * registers.lanes, columns)
         if height is not None:
-            rows = padded_rows(height, width or MANY, registers.rows)
+            rows = padded_rows(height, registers.rows)
         return rows, columns
     if height is None or width is None:
         return 1, 1
@@ -215,18 +215,15 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
     return largest_divisor(height, most), columns
 
 
-def padded_rows(height: int, width: int, most: int) -> int:
-    """The rows of a tile for an operand that is copied where they do not divide its height.
+def padded_rows(height: int, most: int) -> int:
+    """The rows of a tile for an operand whose last row is read again where tiles are not whole.
 
-    A copy costs more than registers that are left unused: rows that divide the height are mostly
-    the best, and the more the better.
+    Those that read the fewest again are the best, and the more the better.
     """
     waiting = math.log(FOUR_ROWS) / math.log(BUSY_ROWS / 4)
 
     def cost(rows: int) -> float:
-        padded = -(-height // rows) * rows
-        products = padded * width * math.pow(max(1, BUSY_ROWS / rows), waiting)
-        return products + (COPY * height if padded > height else 0)
+        return -(-height // rows) * rows * math.pow(max(1, BUSY_ROWS / rows), waiting)
 
     return min(range(min(most, height), 0, -1), key=cost)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import tvm
+import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
@@ -15,19 +17,60 @@ from babytriton.passes.cpu.elementwise import PARALLEL
 
 def pad(
     sch: s_tir.Schedule, product: Contraction, rows: int, columns: int
-) -> s_tir.schedule.SBlockRV | None:
-    """Fill the operands up to whole tiles; the block that copies the true results out, if any."""
+) -> tuple[s_tir.schedule.SBlockRV | None, list[s_tir.schedule.SBlockRV]]:
+    """Fill the operands up to whole tiles.
+
+    Returns:
+        The block that copies the true results out, if any, and those that fill up.
+    """
     info, block = product.info, product.info.block_rv
     sizes = {product.row: rows, product.column: columns}
     if all(info.iters[axis].dom % size == 0 for axis, size in sizes.items()):
-        return None
+        return None, []
     before = {sch.get(other).name_hint for other in sch.get_producers(block)}
     sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
-    for other in sch.get_producers(block):
-        if sch.get(other).name_hint not in before and is_worth_sharing(sch, other):
-            sch.parallel(sch.get_loops(other)[0])
+    after = sch.get_producers(block)
     (copied,) = sch.get_consumers(block)
-    return copied
+    return copied, [other for other in after if sch.get(other).name_hint not in before]
+
+
+def inline_padding(
+    sch: s_tir.Schedule, product: Contraction, fillers: Iterable[s_tir.schedule.SBlockRV]
+) -> None:
+    """Fill copies of operands up while they are made, and those without a copy not at all.
+
+    Of these, the last row is read in place of the rows that are missing: what becomes of it there
+    is not stored.
+
+    Args:
+        sch: the kernel.
+        product: what reads the operands, or their copies.
+        fillers: the blocks that fill up.
+    """
+    for filler in fillers:
+        (reader,) = sch.get_consumers(filler)
+        if sch.get(reader).same_as(sch.get(product.info.block_rv)):
+            _repeat_last(sch, filler)
+        sch.compute_inline(filler)
+
+
+def _repeat_last(sch: s_tir.Schedule, filler: s_tir.schedule.SBlockRV) -> None:
+    """Fill up with copies of the last row."""
+    block = sch.get(filler)
+    source, filled = block.reads[0].source, block.writes[0].source
+    indices = [
+        it.var if tvm_ffi.structural_equal(size, padded) else tirx.min(it.var, size - 1)
+        for it, size, padded in zip(block.iter_vars, source.shape, filled.shape, strict=True)
+    ]
+    made = s_tir.SBlock(
+        block.iter_vars,
+        [tirx.BufferRegion(source, [ir.Range.from_min_extent(index, 1) for index in indices])],
+        block.writes,
+        block.name_hint,
+        tirx.BufferStore(filled, tirx.BufferLoad(source, indices), block.body.indices),
+        annotations=block.annotations,
+    )
+    sch.state.replace(sch.get_sref(filler), made, {block: made})
 
 
 def row_operand(sch: s_tir.Schedule, product: Contraction) -> int:
