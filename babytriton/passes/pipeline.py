@@ -25,6 +25,7 @@ from babytriton.passes.cpu.roundings import define_zeros, rounded_products
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
+from babytriton.passes.cpu.work import tell_work
 from babytriton.passes.fusion import Kind, fuse_kernels
 from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
 from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
@@ -118,7 +119,10 @@ def _lowering() -> tuple[Any, ...]:
         host = tvm.transform.Sequential(
             [_pass(names.launching), on_the_stack(), in_vectors(), finish_host()]
         )
-        own = (vector_math.lower_intrinsics(host), store_past_caches(), define_zeros())
+        own = (
+            *(vector_math.lower_intrinsics(host), store_past_caches(), define_zeros()),
+            tell_work(),
+        )
         return tvm.transform.Sequential(own)
 
     def of_device() -> tvm.transform.Pass:

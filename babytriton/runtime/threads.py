@@ -27,9 +27,13 @@ _POINTER = b"__TVMBackendParallelLaunch"
 # at::get_num_threads(), which is what torch.get_num_threads() gives.
 _NUM_THREADS = "_ZN2at15get_num_threadsEv"
 
+# Of less work, as `passes/cpu/work.py` counts it, threads take longer to wake up than one does.
+_WORTH_SHARING = 1 << 17
+
 # TVM's interface: a loop is a function of the thread's number, of {a handle for barriers, the
 # number of threads}, and of its data; it gives 0, or what went wrong. torch's number of threads
-# is that of the calling thread. A loop on one thread needs no OpenMP.
+# is that of the calling thread. The data begins with the loop's work. A loop on one thread needs no
+# OpenMP.
 _LAUNCHER = """
 %environment = type {{ ptr, i32 }}
 %job = type {{ ptr, ptr, i32 }}
@@ -70,7 +74,10 @@ define i32 @launch(ptr %loop, ptr %data, i32 %ignored) {{
   store i32 0, ptr %place
   %wanted = call i32 inttoptr (i64 {wanted} to ptr)()
   %is_one = icmp eq i32 %wanted, 1
-  br i1 %is_one, label %alone, label %together
+  %work = load i64, ptr %data
+  %is_little = icmp slt i64 %work, {worth_sharing}
+  %is_alone = or i1 %is_one, %is_little
+  br i1 %is_alone, label %alone, label %together
 alone:
   %code = call i32 @run(ptr %job, i32 0, i32 1)
   ret i32 %code
@@ -132,6 +139,7 @@ def _launchers() -> _Launchers | None:
             "thread": _address(libtorch, "omp_get_thread_num"),
             "count": _address(libtorch, "omp_get_num_threads"),
             "wanted": _address(libtorch, _NUM_THREADS),
+            "worth_sharing": _WORTH_SHARING,
         }
         tvms = _address(_library(tvm, "libtvm_runtime.so"), "TVMBackendParallelLaunch")
     except (OSError, AttributeError):

@@ -48,6 +48,24 @@ def test_any_number_of_threads(threads, number):
     assert torch.equal(scaled(LARGE), LARGE * 2 + 1)
 
 
+@bt.jit("cpu", dynamic=True)
+def of_any_size(x):
+    return torch.softmax(x @ x * 2, -1)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no /proc to count threads in")
+def test_a_little_work_wakes_no_threads(threads):
+    given = [LARGE[:n, :n].contiguous() / (1 << 18) for n in (2, 7, 20, 512)]
+    threads(11)  # more than any test before has started
+    before = count()
+    results = [of_any_size(x) for x in given[:-1]]
+    assert count() == before
+    results.append(of_any_size(given[-1]))
+    assert count() > before
+    for x, result in zip(given, results):
+        torch.testing.assert_close(result, torch.softmax(x @ x * 2, -1))
+
+
 def test_calls_from_several_threads_at_once(threads):
     threads(2)
     scaled(LARGE)

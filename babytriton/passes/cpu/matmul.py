@@ -52,9 +52,10 @@ class Matmul(ScheduleRule):
     """Takes one product summed over an axis: matmul, linear, einsum, convolutions.
 
     Gives register tiles of results in parallel tasks, and pointwise blocks that follow within
-    the tile. Tiles that go over the edge read the last row again and copies of columns that are
-    filled up (matrix products); convolutions have tiles of sizes that divide theirs. Stands aside where no axis belongs to one operand alone
-    (a matrix by a vector is a row sum or a column sum), and for convolutions of symbolic sizes.
+    the tile. Where no tile size divides an axis, tiles go over its end: to rows that are read again
+    and columns that a copy is filled up with (matrix products); convolutions get smaller tiles.
+    Stands aside where no axis belongs to one operand alone (a matrix by a vector is a row sum or a
+    column sum), and for convolutions of symbolic sizes.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
