@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -104,17 +105,37 @@ def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
 
     Raises:
         TypeError: it is no text.
-        ValueError: it does not have the program's kernels.
+        ValueError: it does not have the program's kernels, or they cannot be launched as these are.
     """
     if not isinstance(source, str):
         raise TypeError(f"the source must be a text, not {type(source).__name__}")
-    expected = list(Listing.of(built.cuda()).kernels)
-    found = list(Listing.of(_COMMENT.sub("", source)).kernels)
-    if not expected:
+    ours, edited = Listing.of(built.cuda()), Listing.of(_COMMENT.sub("", source))
+    if not ours.kernels:
         raise errors.NoKernelsToEdit(None, str(built.target)).error()
-    if not set(expected) <= set(found):
-        raise errors.OtherKernels(None, ", ".join(expected), ", ".join(found) or "none").error()
+    if not ours.kernels.keys() <= edited.kernels.keys():
+        named = (", ".join(listing.kernels) for listing in (ours, edited))
+        raise errors.OtherKernels(None, next(named), next(named) or "none").error()
+    for launch in launches_of(mod):
+        _require_same_launch(launch, ours, edited)
     return build(mod, built.entry, built.target, source)
+
+
+def _require_same_launch(launch: KernelLaunch, ours: Listing, edited: Listing) -> None:
+    name = launch.name
+    expected, found = ours.parameters(name), edited.parameters(name)
+    places = {parameter: n for n, (_, parameter) in enumerate(expected)}
+    # Other names are the user's to choose, but not those of other parameters.
+    is_same = len(expected) == len(found) and all(
+        theirs == own and places.get(parameter, n) == n
+        for n, ((own, _), (theirs, parameter)) in enumerate(zip(expected, found))
+    )
+    if not is_same:
+        texts = (", ".join(map(" ".join, each)) for each in (expected, found))
+        raise errors.OtherParameters(None, name, next(texts), next(texts) or "none").error()
+    most = edited.threads(name)
+    threads = math.prod(size for size in launch.block if isinstance(size, int))
+    if most is not None and most < threads:
+        raise errors.FewThreads(None, name, threads, most).error()
 
 
 def sources(

@@ -290,6 +290,29 @@ class OtherKernels(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class OtherParameters(CallDiagnostic):
+    code = "BT212"
+    title = "`{kernel}` has other parameters in the source"
+    label = "it is launched with ({expected}), and the source has ({found})"
+    hint = "edit what source() gives: change the bodies, and keep parameters as they are"
+    exception = ValueError
+    kernel: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
+class FewThreads(CallDiagnostic):
+    code = "BT213"
+    title = "`{kernel}` is launched with more threads than the source allows"
+    label = "a block has {threads}, and the source's __launch_bounds__ allow {most}"
+    exception = ValueError
+    kernel: str
+    threads: int
+    most: int
+
+
+@dataclass(frozen=True)
 class NotInSource(CallDiagnostic):
     code = "BT208"
     title = "the source does not define `{name}`"

@@ -14,6 +14,7 @@ from tvm import ir, relax, s_tir, te, tirx
 
 from babytriton.ops.numerics import opmath
 from babytriton.ops.primfunc import as_users
+from babytriton.ops.refusals import Unavailable
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
@@ -37,6 +38,10 @@ CODES: dict[str, Code] = {}
 """Code by the name that kernels call it by while they are built."""
 
 _AXES = ("x", "y", "z")
+
+# What the CUDA C++ Programming Guide, "Compute Capabilities", allows along each of them.
+_LIMITS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
+_THREADS = 1024
 
 
 def defined(source: str, name: str) -> str:
@@ -136,6 +141,9 @@ def build_kernel(
     shapes = [size for x in (*outs, *(t.meta for t in tensors)) for size in x.shape]
     if site.builder.device.type != "cuda" or any(is_symbolic(size) for size in shapes):
         return NotImplemented
+    if all(out.numel() == 0 for out in outs):
+        return NotImplemented  # there is nothing to launch
+    blocks, threads = _sizes("grid", grid, metas), _sizes("block", block, metas)
     types = [TensorType(tuple(out.shape), out.dtype) for out in outs]
     parameters = [
         _parameter(f"argument{n}", arg.meta) for n, arg in enumerate(args) if isinstance(arg, Value)
@@ -148,8 +156,8 @@ def build_kernel(
     body: tirx.Stmt = tirx.Evaluate(tirx.call_extern("void", own, *passed))
     extents = {
         f"{kind}.{axis}": size
-        for kind, sizes in (("blockIdx", grid), ("threadIdx", block))
-        for axis, size in zip(_AXES, _sizes(sizes, metas))
+        for kind, sizes in (("blockIdx", blocks), ("threadIdx", threads))
+        for axis, size in zip(_AXES, sizes)
     }
     for tag, size in reversed(extents.items()):
         variable = tirx.Var(tag.replace(".", "_"), "int32")
@@ -185,9 +193,27 @@ def _number(value: Any) -> ir.Expr:
     return tirx.const(value, "int64" if isinstance(value, int) else "float32")
 
 
-def _sizes(sizes: Any, metas: Sequence[Any]) -> tuple[int, ...]:
+def _sizes(kind: str, sizes: Any, metas: Sequence[Any]) -> tuple[int, ...]:
+    """What the user asked for along x, y and z.
+
+    Args:
+        kind: ``"grid"`` or ``"block"``.
+        sizes: as the user gave it.
+        metas: of the call's arguments.
+
+    Raises:
+        Unavailable: no GPU launches that.
+    """
     found = sizes(*metas) if callable(sizes) else sizes
     whole = (found,) if isinstance(found, int) else tuple(int(n) for n in found)
-    assert len(whole) <= len(_AXES)
-    assert math.prod(whole) > 0
+    limits = _LIMITS[kind]
+    why = None
+    if not 1 <= len(whole) <= len(limits):
+        why = "it has one to three sizes"
+    elif any(not 1 <= size <= limit for size, limit in zip(whole, limits)):
+        why = f"its sizes are 1 to {', '.join(map(str, limits))}"
+    elif kind == "block" and math.prod(whole) > _THREADS:
+        why = f"it has at most {_THREADS} threads"
+    if why is not None:
+        raise Unavailable(f"its {kind} would be {whole}", f"change `{kind}`: {why}")
     return whole

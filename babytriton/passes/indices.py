@@ -1,11 +1,11 @@
-"""Indices that TVM's simplifier gets wrong, in a form that it leaves alone."""
+"""Indices that TVM gets wrong, in a form that it leaves alone, or put right."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tvm_ffi
-from tvm import IRModule, ir, tirx
+from tvm import IRModule, ir, sym, tirx
 
 from babytriton.passes.blocks import nodes
 
@@ -39,6 +39,50 @@ def _load(load: ir.TensorLoad) -> ir.TensorLoad:
 def _store(store: tirx.BufferStore) -> tirx.BufferStore:
     indices = [_opaque(index) for index in store.indices]
     return tirx.BufferStore(store.buffer, store.value, indices)
+
+
+def of_one_width(mod: IRModule) -> IRModule:
+    """Kernels in which the indices of a vector are of as many bits as what they are computed from.
+
+    TVM makes those of a lane 32 bits wide where that is enough for the position it is added to,
+    though not for what this is computed from; then it does not see that the elements lie together.
+    """
+    functions = {
+        var: func.with_body(
+            tvm_ffi.structural_map(
+                func.body, [(ir.TensorLoad, _wide_load), (tirx.BufferStore, _wide_store)]
+            )
+        )
+        if isinstance(func, tirx.PrimFunc)
+        else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _wide_load(load: ir.TensorLoad) -> ir.TensorLoad:
+    indices = [_wide(index) for index in load.indices]
+    is_same = all(new is old for new, old in zip(indices, load.indices))
+    return load if is_same else tirx.BufferLoad(load.source, indices)
+
+
+def _wide_store(store: tirx.BufferStore) -> tirx.BufferStore:
+    indices = [_wide(index) for index in store.indices]
+    is_same = all(new is old for new, old in zip(indices, store.indices))
+    return store if is_same else tirx.BufferStore(store.buffer, store.value, indices)
+
+
+def _wide(index: ir.Expr) -> ir.Expr:
+    if not any(isinstance(cast.value, tirx.Ramp) for cast in nodes(index, tirx.Cast)):
+        return index
+
+    def widened(cast: tirx.Cast) -> ir.Expr:
+        if not isinstance(cast.value, tirx.Ramp):
+            return cast
+        ramp, dtype = cast.value, str(cast.ty.dtype).partition("x")[0]
+        return tirx.Ramp(ramp.base.astype(dtype), ramp.stride.astype(dtype), ramp.lanes)
+
+    return sym.Analyzer().simplify(tvm_ffi.structural_map(index, (tirx.Cast, widened)))
 
 
 def _divisions(root: Any) -> list[ir.Expr]:

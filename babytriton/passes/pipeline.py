@@ -41,7 +41,7 @@ from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
-from babytriton.passes.rows import is_on_columns, is_on_points, row_work
+from babytriton.passes.rows import is_on_columns, is_on_points, row_work, with_rows_first
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.targets import Target, tvm_target
 
@@ -126,8 +126,8 @@ def _lowering() -> tuple[Any, ...]:
         return tvm.transform.Sequential(own)
 
     def of_device() -> tvm.transform.Pass:
-        own = (names.of_launches, without_mentions)
-        return tvm.transform.Sequential([*map(_pass, own), finish_device(), _pass(named_values)])
+        own, after = (names.of_launches, without_mentions), (indices.of_one_width, named_values)
+        return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 
     return begin, finish, of_device
 
@@ -157,7 +157,8 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
         return first_fit(kernel, "fused", (rule,), device) is not None
 
     def on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
-        return row_work(blocks, small) is not None and not any(map(is_product, blocks))
+        work = row_work(blocks, small) or row_work(with_rows_first(blocks), small)
+        return work is not None and not any(map(is_product, blocks))
 
     def on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
         return is_on_columns(blocks) and not any(map(is_product, blocks))

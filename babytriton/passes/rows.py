@@ -38,6 +38,77 @@ def shared_rows(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
     return rows if rows_are_apart(blocks, len(rows)) else None
 
 
+def rows_first(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[SBlockInfo]:
+    """The blocks with the axes first that are not reduced, also where others lie before them.
+
+    Of `x - x.mean((0, 2), keepdim=True)` the second axis has the rows.
+    """
+    found = []
+    for info, order in zip(infos, _orders([sch.get(info.block_rv) for info in infos])):
+        if order != sorted(order):
+            sch.reorder_block_iter_var(info.block_rv, order)
+            iters = [info.iters[n] for n in order]
+            info = SBlockInfo(info.name, iters, info.block_rv, info.is_reduction())
+        found.append(info)
+    return found
+
+
+def with_rows_first(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:
+    """The same of blocks that are in no schedule."""
+    return [
+        block
+        if order == sorted(order)
+        else s_tir.SBlock(
+            [block.iter_vars[n] for n in order],
+            *(block.reads, block.writes, block.name_hint, block.body, block.init),
+        )
+        for block, order in zip(blocks, _orders(blocks))
+    ]
+
+
+def _orders(blocks: Sequence[s_tir.SBlock]) -> list[list[int]]:
+    """For each block, in which order its axes are those of rows first, as far as that is known.
+
+    What reductions share out are rows: where they read and write these axes, so do other blocks.
+    """
+    known: dict[tirx.Var, list[int]] = {}
+    for block in filter(is_reduction, blocks):
+        rows = [var for var, _ in _rows(block)]
+        for buffer, indices in _accesses(block):
+            found = [_place(indices, row) for row in rows]
+            if rows and None not in found:
+                known.setdefault(buffer, [place for place in found if place is not None])
+    orders = []
+    for block in blocks:
+        own = list(range(len(block.iter_vars)))
+        if stores_points(block):
+            variables = [it.var for it in block.iter_vars]
+            for buffer, indices in _accesses(block):
+                axes = [_place(variables, indices[place]) for place in known.get(buffer, [])]
+                first = [axis for axis in axes if axis is not None]
+                if first and len(set(first)) == len(axes):
+                    own = [*first, *(axis for axis in own if axis not in first)]
+                    stored = block.body.indices
+                    places = [_place(stored, variables[axis]) for axis in first]
+                    if None not in places:
+                        known.setdefault(block.body.buffer, [n for n in places if n is not None])
+                    break
+        orders.append(own)
+    return orders
+
+
+def _accesses(block: s_tir.SBlock) -> list[tuple[tirx.Var, Sequence[ir.Expr]]]:
+    """What the block reads and writes, and where."""
+    loads = [(load.source, load.indices) for load in nodes(block.body, ir.TensorLoad)]
+    stores = [(store.buffer, store.indices) for store in nodes(block.body, tirx.BufferStore)]
+    return [*stores, *loads]
+
+
+def _place(exprs: Sequence[ir.Expr], one: ir.Expr) -> int | None:
+    """Which of some expressions is this one."""
+    return next((n for n, expr in enumerate(exprs) if expr.same_as(one)), None)
+
+
 @dataclass(frozen=True)
 class RowWork:
     """The blocks of a kernel that works row by row, by number.
@@ -238,17 +309,17 @@ def rows_are_apart(blocks: Sequence[s_tir.SBlock], axes: int) -> bool:
 
     TVM does not check it when it moves a consumer: of `s[i] * s[j]` the diagonal would remain.
     """
-    computed: set[tirx.Var] = set()
+    computed: dict[tirx.Var, list[int | None]] = {}
     for block in blocks:
         rows = [var for var, _ in _rows(block)][:axes]
         for load in nodes(block.body, ir.TensorLoad):
-            if load.source not in computed:
-                continue
-            leading = without_unit_axes(load.source, load.indices)[:axes]
-            is_own = all(index.same_as(row) for index, row in zip(leading, rows))
-            if len(leading) != axes or not is_own:
+            places = computed.get(load.source, [])
+            if not all(
+                n is not None and load.indices[n].same_as(row) for n, row in zip(places, rows)
+            ):
                 return False
-        computed.update(region.source for region in block.writes)
+        for store in nodes(block.body, tirx.BufferStore):
+            computed[store.buffer] = [_place(store.indices, row) for row in rows]
     return True
 
 

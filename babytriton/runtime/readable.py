@@ -12,6 +12,7 @@ from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, sim
 _KERNEL = re.compile(
     r'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\('
 )
+_BOUNDS = re.compile(r"__launch_bounds__\(\s*(\d+)")
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers, and we to those of values, which may be words of C++.
 _SUFFIX = re.compile(r"(?:_ptr|__local)(_\d+)?$")
@@ -58,6 +59,24 @@ class Listing:
             if "{" in text:  # not a declaration
                 kernels[start[1]] = text.strip() + "\n"
         return cls(preamble, kernels)
+
+    def parameters(self, kernel: str) -> list[tuple[str, str]]:
+        """The types of a kernel's parameters, without what only tells the compiler more; names."""
+        text = self.kernels[kernel]
+        start = text.index("(", text.index(f"{kernel}("))
+        found = []
+        for each in text[start + 1 : text.index(")", start)].split(","):
+            words = re.findall(
+                r"\w+|\*", re.sub(r"\b(?:const|__restrict__|__restrict)\b", "", each)
+            )
+            if words:
+                found.append((" ".join(words[:-1]), words[-1]))
+        return found
+
+    def threads(self, kernel: str) -> int | None:
+        """How many threads of a block a kernel is compiled for, at most, if it says so."""
+        bounds = _BOUNDS.search(self.kernels[kernel].partition("{")[0])
+        return None if bounds is None else int(bounds[1])
 
 
 def readable(source: str, comments: Mapping[str, Sequence[str]]) -> str:

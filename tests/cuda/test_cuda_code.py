@@ -137,6 +137,35 @@ def test_a_name_keeps_its_code() -> None:
     assert torch.equal(gpu.call(compiled(all_three, x), (x,)), torch.full((9,), 123.0))
 
 
+@pytest.mark.parametrize(
+    ("grid", "block", "why"),
+    [
+        ((1, 70000), 32, "its grid would be"),
+        (1, 2000, "its block would be"),
+        (1, (32, 64), "at most 1024 threads"),
+        (1, (4, 4, 65), "its block would be"),
+        (lambda x: (), 32, "one to three sizes"),
+    ],
+)
+def test_what_no_gpu_launches_is_refused(grid: Any, block: Any, why: str) -> None:
+    kernel = bt.cuda_kernel(
+        "__global__ void same(const float* x, float* out) {}",
+        name="same",
+        grid=grid,
+        block=block,
+        cpu=lambda x: x.clone(),
+    )
+    with pytest.raises(bt.CompileError, match=why):
+        compiled(lambda x: kernel(x), torch.randn(8))
+
+
+@needs_gpu
+def test_nothing_is_launched_for_no_elements() -> None:
+    x = torch.randn(0, 7)
+    found = gpu.call(compiled(lambda x: reversed_rows(x, 7, 2.0) + 1, x), (x,))
+    assert found.shape == (0, 7)
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="BT208"):
         bt.cuda_function("__device__ float f(float x);", name="f", cpu=abs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_edited_source_may_have_more() -> None:
     assert torch.equal(gpu.call(edited, (x, y)), x + y)
     with pytest.raises(ValueError, match=r"BT207.*\n.*defines none"):
         program.with_source(f"/* {program.source()} */")
+
+
+@needs_gpu
+def test_edited_source_may_name_parameters_otherwise() -> None:
+    x, y = functions.arguments()["add"]
+    program = compiled("add")
+    source = re.sub(r"\by\b", "other", program.source())
+    edited = program.with_source(source.replace("float* __restrict__ other", "const float *other"))
+    assert torch.equal(gpu.call(edited, (x, y)), x + y)
+    with pytest.raises(ValueError, match="BT212"):
+        program.with_source(source.replace("float* __restrict__ other", "half* other"))
 
 
 def test_names_are_ascii_where_the_users_are_not() -> None:

@@ -141,6 +141,54 @@ def test_long_rows_fill_the_gpu() -> None:
     assert sorted(grids)[:3] == [2, 2, 17 * 2]  # two kernels for what rows have one number of
 
 
+def less_mean(x):
+    return (x - x.mean((0, 2), keepdim=True),)
+
+
+def batch_norm(x):
+    m = x.mean((0, 2), keepdim=True)
+    d = x - m
+    v = (d * d).mean((0, 2), keepdim=True)
+    return d * torch.rsqrt(v + 1e-5), v
+
+
+def less_largest(x):
+    return (torch.exp(x - x.amax((0, 1, 3), keepdim=True)),)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 64), (3, 7, 33), (64, 40, 128), (1, 3, 5000)])
+def test_rows_that_lie_behind_other_axes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    for fn in (less_mean, batch_norm):
+        program = compiled(fn, x)
+        check(fn, x, within=1e-4, program=program)
+        assert rules(fn, x) <= {"Rowwise", "LongRows"}
+        assert len(program.kernels) == 1
+        assert "_other" not in program.source()
+    check(less_largest, torch.randn(3, *shape))
+
+
+def test_channels_are_read_in_vectors() -> None:
+    program = bt.jit(target=bt.Target("cuda", arch="sm_80"))(batch_norm)
+    program = program.lower(torch.empty(64, 256, 784, device="meta")).compile()
+    assert program.source().count("*(float4*)(x + ") == 3
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    (launch,) = program.launches
+    assert launch.registers is not None
+    assert launch.registers <= 128
+    assert launch.spilled == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+def test_vectors_of_more_than_2_to_the_31_elements(dtype: torch.dtype) -> None:
+    x = torch.empty(70000, 20000, dtype=dtype, device="meta")
+    target = bt.Target("cuda", arch="sm_80")
+    program = bt.jit(target=target)(lambda x, y: torch.cat([x, y], -1)).lower(x, x).compile()
+    vector = {torch.float32: "float4", torch.float16: "uint4", torch.int8: "int4"}[dtype]
+    assert program.source().count(f"= *({vector}*)(") == 3
+
+
 def normalized(x):
     e = torch.exp(x - x.amax(-1, keepdim=True))
     return torch.softmax(x, -1), torch.logsumexp(x, -1), e / e.sum(-1, keepdim=True)

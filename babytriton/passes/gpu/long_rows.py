@@ -24,7 +24,7 @@ from babytriton.passes.gpu.writing import (
     written_out,
 )
 from babytriton.passes.nests import offset
-from babytriton.passes.rows import shared_rows
+from babytriton.passes.rows import rows_first, shared_rows
 
 # Threads of a block.
 THREADS = 256
@@ -55,7 +55,7 @@ class LongRows(ScheduleRule):
         if kernel is None:
             return None
         sch, infos = kernel
-        infos = inline_cheap(sch, infos, repeat_calls=True)
+        infos = rows_first(sch, inline_cheap(sch, infos, repeat_calls=True))
         rows = shared_rows([sch.get(info.block_rv) for info in infos])
         program = None if rows is None else Program.of(sch, infos, rows)
         if program is None or not _is_long(program):

@@ -191,6 +191,16 @@ class Program:
         """Elements of a row."""
         return product(extent for _, extent in self.elements)
 
+    @property
+    def _place(self) -> Sequence[ir.Expr]:
+        """The place of an element, as the results have it: rows may lie behind other axes."""
+        axes = [variable for variable, _ in (*self.rows, *self.elements)]
+        for block in self.blocks:
+            place = [i for i in block.store.indices if any(i.same_as(axis) for axis in axes)]
+            if len(place) == len(axes):
+                return place
+        return axes
+
     def access(self, block: Block, load: ir.TensorLoad | tirx.BufferStore) -> Access | None:
         """Where it is, if that can be told for a vector of elements at once."""
         buffer = load.buffer if isinstance(load, tirx.BufferStore) else load.source
@@ -201,8 +211,7 @@ class Program:
         if nodes(indices, ir.TensorLoad) or nodes(indices, ir.Call):
             return None
         place = offset(buffer, indices)
-        axes = [variable for variable, _ in (*self.rows, *self.elements)]
-        is_own = isinstance(load, tirx.BufferStore) or is_own_place(load, axes)
+        is_own = isinstance(load, tirx.BufferStore) or is_own_place(load, self._place)
         base = sym.Analyzer().simplify(at_zero(place, variables))
         if is_equal(place - base, position(variables, [extent for _, extent in self.elements])):
             return Access(buffer, place, base, True, is_own)

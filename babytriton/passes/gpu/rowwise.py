@@ -28,7 +28,7 @@ from babytriton.passes.gpu.writing import (
     written_out,
 )
 from babytriton.passes.nests import offset
-from babytriton.passes.rows import shared_rows
+from babytriton.passes.rows import rows_first, shared_rows
 
 # Threads of a block whose rows are of one warp or less, and of rows of unknown length.
 BLOCK = 256
@@ -63,7 +63,7 @@ class Rowwise(ScheduleRule):
         most = min(MOST_THREADS, most_threads(target))
         for repeat_calls in (False, True):
             sch, infos = kernel[0].copy(), list(kernel[1])
-            infos = inline_cheap(sch, infos, repeat_calls=repeat_calls)
+            infos = rows_first(sch, inline_cheap(sch, infos, repeat_calls=repeat_calls))
             rows = shared_rows([sch.get(info.block_rv) for info in infos])
             program = None if rows is None else Program.of(sch, infos, rows)
             shuffles = has_shuffles(target)
