@@ -29,6 +29,9 @@ OPAQUE = 8
 """FuseOps' number for operators that fuse with nothing."""
 
 
+_PERMUTE = ir.Op.get("relax.permute_dims")
+
+
 class Emission:
     """Emits into the open Relax function.
 
@@ -52,6 +55,8 @@ class Emission:
         """The names of the program's functions, and the number each was given last."""
         self.effects = 0
         """How many calls the program makes for what they do, and not for a result."""
+        self._turned: dict[relax.Expr, tuple[relax.Expr, tuple[int, ...]]] = {}
+        """What each transposed tensor is transposed from, and its axes of that."""
 
     def meta(self, type: TensorType) -> torch.Tensor:
         """A contiguous tensor of a type that has no storage."""
@@ -63,7 +68,17 @@ class Emission:
             at = self.span
             place = ir.Span(ir.SourceName(at.path), at.line, at.end_line, at.column, at.end_column)
             expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)
-        return R.emit(expr)
+        found = R.emit(expr)
+        if isinstance(expr, relax.Call) and expr.op == _PERMUTE:
+            self._turned[found] = expr.args[0], tuple(map(int, expr.attrs.axes))
+        return found
+
+    def unturned(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+        """What a tensor is the transpose of, and its axes of that: who reads it so needs no copy.
+
+        The tensor itself, with its axes in order, if it is not transposed.
+        """
+        return self._turned.get(expr, (expr, tuple(range(len(expr.ty.shape)))))
 
     def emit_te(
         self,
@@ -133,4 +148,9 @@ class Emission:
         """What the packed function of a call takes: the call, a parameter, and its values."""
         parameter = R.arg(name, relax.ObjectType())
         self.on_torch_call(call)
-        return [parameter, *(value.expr for value in values_in((call.args, call.kwargs)))]
+        exprs = [value.expr for value in values_in((call.args, call.kwargs))]
+        return (
+            [parameter, *(self.unturned(x)[0] for x in exprs)]
+            if call.turns
+            else [parameter, *exprs]
+        )

@@ -50,6 +50,8 @@ class TorchCall:
         results: the types of its results.
         sizes: the names of the symbolic sizes in the arguments and the results.
         fallback: what there is to say of it; ``None`` for what is run for its effect.
+        turns: the axes of each tensor that it is given, as the callable is to see them; all as they
+            are if empty.
     """
 
     fn: Callee
@@ -58,6 +60,7 @@ class TorchCall:
     results: tuple[TensorType, ...]
     sizes: tuple[str, ...] = ()
     fallback: Fallback | None = None
+    turns: tuple[tuple[int, ...], ...] = ()
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
@@ -71,6 +74,8 @@ class TorchCall:
             # What autocast casts was cast when the program was compiled.
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 return self(given)
+        for n, axes in self._turned:
+            given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
         if self._rest is not None:
             result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
         else:
@@ -97,6 +102,14 @@ class TorchCall:
 
     def _size(self, given: Sequence[Any], dim: Dim) -> int:
         return int(given[self.sizes.index(dim.name)])
+
+    @cached_property
+    def _turned(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Which of what it is given are tensors to be transposed, and how."""
+        first = len(self.sizes)
+        return [
+            (first + n, axes) for n, axes in enumerate(self.turns) if axes != tuple(sorted(axes))
+        ]
 
     @cached_property
     def _expected(self) -> list[tuple[list[tuple[int, bool]], torch.dtype]]:

@@ -30,8 +30,21 @@ def _product(site: Site, x: Value, other: Value) -> relax.Expr:
     left, right = (list(value.meta.shape) for value in (x, other))
     rows, columns = ["row"][: len(left) - 1], ["column"][: len(right) - 1]
     batches = [list(range(2 - len(shape), 0)) for shape in (left, right)]
-    keep_product(site, (left, [*batches[0], *rows, "k"]), (right, [*batches[1], "k", *columns]))
+    labels = [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]]
+    found = [_in_place(site, *operand) for operand in zip((x, other), labels)]
+    if any(own != given for (_, own), given in zip(found, labels)):
+        return contract(site, "matmul", found, [*max(batches, key=len), *rows, *columns])
+    keep_product(site, *zip((left, right), labels))
     return relax.op.matmul(x.expr, other.expr, out_dtype=dtype_of(opmath(dtype)).name)
+
+
+def _in_place(site: Site, value: Value, labels: Labels) -> tuple[relax.Expr, Labels]:
+    """An operand with the labels of its axes, of what it is the transpose of if it is one."""
+    expr, axes = site.builder.unturned(value.expr)
+    *others, row, column = range(-1, len(axes))  # more than there are, of a vector
+    if axes != (*others[1:], column, row):
+        return value.expr, labels
+    return expr, [*labels[:-2], labels[-1], labels[-2]]
 
 
 def _matmul(site: Site, input: Value, other: Value) -> Any:

@@ -82,6 +82,8 @@ class TorchCalls(Emission):
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
             Fallback(name, reason, self.span),
+            # torch reads tensors in any order. What is the user's own might write to them.
+            tuple(self.unturned(x.expr)[1] for x in values) if fn in self.table else (),
         )
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
         self.fallbacks += [call.fallback] if call.fallback else []

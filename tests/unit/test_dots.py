@@ -72,6 +72,75 @@ def test_batches_and_values_before() -> None:
     check(of_transposed, numbers(3, 11, 160), numbers(13, 160, seed=1))
 
 
+def transposed_both(x, w):
+    return torch.relu(x).t() @ w.mT
+
+
+def scores(q, k):
+    return q.transpose(1, 2) @ k.transpose(1, 2).transpose(-1, -2)
+
+
+def added(x, w, b):
+    return torch.addmm(b, x, w.t())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_transposed_operands_are_read_where_they_lie(dynamic: bool) -> None:
+    cases = [
+        (of_transposed, (numbers(5, 160), numbers(70, 160, seed=1))),
+        (of_transposed, (numbers(2, 5, 16), numbers(3, 1, 9, 16, seed=1))),
+        (transposed_both, (numbers(160, 33), numbers(70, 160, seed=1))),
+        (added, (numbers(5, 160), numbers(70, 160, seed=1), numbers(70, seed=2))),
+    ]
+    for fn, args in cases:
+        jitted = bt.jit("cpu", dynamic=dynamic)(fn)
+        check(fn, *args, jitted=jitted)
+        assert "T_transpose" not in jitted.source("tir")
+    check(scores, numbers(2, 9, 3, 16), numbers(2, 11, 3, 16, seed=1))
+    check(lambda x: x @ x.t(), numbers(40, 50))
+    check(lambda x, w: x @ w.t(), numbers(50), numbers(40, 50, seed=1))
+
+
+def test_a_transposed_tensor_that_is_written_to_later() -> None:
+    def fn(x, w):
+        turned = w.t()
+        first = x @ turned
+        w.mul_(2)
+        return first, x @ turned
+
+    x, w = numbers(5, 16), numbers(7, 16, seed=1)
+    expected = fn(x, w.clone())
+    for ours, theirs in zip(bt.jit("cpu")(fn)(x, w.clone()), expected):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_of_transposed_operands() -> None:
+    x, w = (numbers(*s, seed=s[0]).requires_grad_() for s in ((5, 160), (70, 160)))
+    bt.jit("cpu")(of_transposed)(x, w).square().sum().backward()
+    found, x.grad, given = x.grad, None, w.grad
+    w.grad = None
+    of_transposed(x, w).square().sum().backward()
+    torch.testing.assert_close(found, x.grad, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(given, w.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_torchs_products_read_transposed_operands_where_they_lie() -> None:
+    def attended(q, k, v):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v) + 1
+
+    x = torch.empty(4, 128, 8, 64, dtype=torch.float16, device="meta")
+    target = bt.Target("cuda", arch="sm_80")
+    program = bt.jit(target=target)(attended).lower(x, x, x).compile()
+    assert [fallback.name for fallback in program.fallbacks] == ["scaled_dot_product_attention"]
+    assert len(program.kernels) == 1  # what adds 1
+    x, w = numbers(300, 512, dtype=torch.bfloat16), numbers(400, 512, seed=1, dtype=torch.bfloat16)
+    program = bt.jit("cpu", dynamic=False)(of_transposed).lower(x, w).compile()
+    check(of_transposed, x, w, within=2e-2)
+    if choice.multiplies_bfloat16():
+        assert len(program.kernels) == 1  # the relu
+
+
 def test_few_rows_copy_no_operand() -> None:
     x, w = numbers(17, 512), numbers(256, 512, seed=1)
     source = tir(linear, x, w)

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import IRModule, ir, sym, tirx
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.statements import statements
+from babytriton.passes.statements import at_step, statements
 
 _DTYPE = "int64"
 
@@ -74,8 +74,12 @@ class _Places:
         """An expression at both ends, of what is known outside."""
 
         def at(places: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
-            return tvm_ffi.structural_map(expr, (ir.Var, lambda var: places.get(var, var)))
+            return tvm_ffi.structural_map(plain, (ir.Var, lambda var: places.get(var, var)))
 
+        # Names within an expression would be those of something else at each end.
+        plain = tvm_ffi.structural_map(
+            expr, (tirx.Let, lambda let: at_step(let.body, let.var, let.value))
+        )
         return at(self._first), at(self._last)
 
 
