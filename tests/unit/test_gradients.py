@@ -476,6 +476,26 @@ def test_without_elements() -> None:
     check(product, torch.rand(0, 8, requires_grad=True), torch.rand(8, requires_grad=True))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_means_of_no_elements(dynamic: bool | None) -> None:
+    check(lambda x: x.mean(-1), torch.zeros(0, 3, requires_grad=True), dynamic=dynamic)
+    check(lambda x: x.mean((1, 2)), torch.zeros(0, 3, 2, requires_grad=True), dynamic=dynamic)
+    check(lambda x: x.mean(0), torch.zeros(3, 0, requires_grad=True), dynamic=dynamic)
+
+
+def test_convolutions_of_no_images() -> None:
+    x, w = (torch.zeros(s, requires_grad=True) for s in ((0, 3, 8, 8), (4, 3, 3, 3)))
+    b = torch.zeros(4, requires_grad=True)
+    check(lambda x, w, b: F.conv2d(x, w, b, padding=1), x, w, b)
+    check(lambda x, w: F.conv1d(x, w), x[..., 0], w[..., 0])
+
+
+def test_angles_of_points_without_one() -> None:
+    y = torch.tensor([0.0, 0.0, 1e-30, 2.0], requires_grad=True)
+    x = torch.tensor([0.0, 1e-30, 0.0, -3.0], requires_grad=True)
+    check(lambda y, x: torch.atan2(y, x), y, x)
+
+
 def test_a_result_that_depends_on_nothing() -> None:
     def apart(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x > 0) * w

@@ -117,7 +117,9 @@ def _gradients(form: _Form, grad: Any, input: Any, weight: Any, behind: Sequence
         input = F.pad(input, [n for more in reversed(behind) for n in (0, more)])
     known = not symbolic_in([grad.shape, input.shape, weight.shape])
     own = known and not is_large_convolution(grad.shape, weight.shape)
-    if own:
+    if known and 0 in (*grad.shape, *input.shape):
+        of_input, of_weight = torch.zeros_like(input), torch.zeros_like(weight)
+    elif own:
         of_input = _of_input(form, grad, input, weight)
         of_weight = _of_weight(form, grad, input, weight)
     else:

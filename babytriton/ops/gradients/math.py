@@ -85,8 +85,9 @@ def atan(grad: Any, result: Any, input: Any) -> Any:
 
 @wide
 def atan2(grad: Any, result: Any, input: Any, other: Any) -> Any:
-    """Of the angle of the point ``(other, input)``."""
-    slope = grad / (input * input + other * other)
+    """Of the angle of the point ``(other, input)``; 0 where that has none, as torch's."""
+    squared = input * input + other * other
+    slope = torch.where(squared == 0, 0.0, grad / squared)
     return slope * other, -slope * input
 
 

@@ -10,6 +10,7 @@ from babytriton.ops.axes import dims_of
 from babytriton.ops.gradients.elementwise import maximum, minimum
 from babytriton.ops.gradients.positions import positions
 from babytriton.ops.gradients.precision import is_tensor, wide
+from babytriton.ops.sizes import is_symbolic
 
 
 def spread(reduced: Any, input: Any, dim: Any, keepdim: bool) -> Any:
@@ -33,7 +34,8 @@ def mean(
     grad: Any, result: Any, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """Of a sum that is divided by how many numbers there are."""
-    count = input.numel() // grad.numel()
+    means = grad.numel()
+    count = input.numel() // means if is_symbolic(means) or means else 1
     return (spread(grad, input, dim, keepdim) / count).expand(input.shape)
 
 
