@@ -167,11 +167,20 @@ class CodeGenerator(Loops, Contexts, Texts):
 
     def _compare(self, node: ast.Compare, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.Is, ast.IsNot)):
-            return (left is right) == isinstance(op, ast.Is)
+            return self._is(node, left, right) == isinstance(op, ast.Is)
         if isinstance(op, (ast.In, ast.NotIn)):
             found = self.python(node, operator.contains, right, left)
             return found == isinstance(op, ast.In)
         return self.emit(node, OPERATORS[type(op)], left, right)
+
+    def _is(self, node: ast.Compare, left: Any, right: Any) -> bool:
+        if not (isinstance(left, Value) and isinstance(right, Value)):
+            return left is right
+        found = self.program.is_same(left, right)
+        if found is None:
+            why = "which tensor is outside may be another at each call"
+            self.fail(errors.Unavailable(self.span(node), "is", why, "pass both as arguments"))
+        return found
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         owner, index = self.visit(node.value), self.visit(node.slice)

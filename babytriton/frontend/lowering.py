@@ -166,13 +166,14 @@ def lower(
     """
     source = Source.of(fn)
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
-    program = Program(Builder(table, device, target, symbols, signature.autocast), dimensions)
+    builder = Builder(table, device, target, symbols, signature.autocast)
+    program = Program(builder, dimensions, dict(signature.same))
     name = name_of(fn) if name_of(fn).isidentifier() else "main"
     entry = name + "_gradient" * order
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
     # An exception must not leave an open frame, so it is raised again once they are closed.
-    with IRBuilder() as builder, I.ir_module(), R.function():
+    with IRBuilder() as made, I.ir_module(), R.function():
         R.func_name(program.builder.unique(entry))
         try:
             body, returned = _compiled(program, source, fn, signature)
@@ -200,7 +201,7 @@ def lower(
     if failure is not None:
         raise errors.internal("lowering", failure) from failure
     return Lowering(
-        _module(builder, program, entry),
+        _module(made, program, entry),
         entry,
         tuple(program.inputs),
         result,

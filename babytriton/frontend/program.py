@@ -112,6 +112,8 @@ class Program:
 
     builder: Builder
     dimensions: Dimensions
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Of arguments for which that is known, the first one that is the same object, by paths."""
     inputs: list[Input] = field(default_factory=list)
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
@@ -230,6 +232,25 @@ class Program:
     def input_of(self, value: Value) -> int | None:
         """The number of the input that a tensor is, if it is the caller's own."""
         return next((i for i, known in self.parameters.items() if known is value), None)
+
+    def is_same(self, left: Value, right: Value) -> bool | None:
+        """Whether two tensors are one object for the user; None if it depends on what is outside.
+
+        Raises:
+            NeedsConstant: it depends on the arguments, and is not known of these.
+        """
+        if left is right:
+            return True
+        places = [self.input_of(value) for value in (left, right)]
+        inputs = [self.inputs[place] for place in places if place is not None]
+        if len(inputs) < 2:
+            return False  # the program has made one of them
+        if any(isinstance(input, Hidden) for input in inputs):
+            return None
+        paths = [self.path_of(place) for place in places if place is not None]
+        if not self.same.keys() >= set(paths):
+            raise NeedsConstant(frozenset(paths))
+        return self.same[paths[0]] == self.same[paths[1]]
 
     def path_of(self, index: int) -> str:
         """What the user calls a tensor among the inputs."""

@@ -112,7 +112,10 @@ class Signature:
     names: tuple[str, ...]
     specs: tuple[Spec, ...]
     static: frozenset[str] = frozenset()
-    """Paths of float arguments that are constants of the program."""
+    """Paths of float arguments that are constants of the program, and of tensors of which it asks
+    whether they are one."""
+    same: tuple[tuple[str, str], ...] = ()
+    """Of each of these tensors the path, and that of the first one which is it."""
     autocast: State = ()
     """What torch.autocast is set to."""
 
@@ -129,7 +132,7 @@ class Signature:
         Args:
             names: the parameters' names.
             values: their values: tensors (real or meta), :class:`Tensor` specs, Python values.
-            static: paths of float arguments that are constants of the program.
+            static: as the attribute.
             dimensions: says which of them are symbolic; none, if not given.
 
         Raises:
@@ -137,7 +140,8 @@ class Signature:
         """
         dims = dimensions or Dimensions()
         specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
-        return cls(tuple(names), tuple(specs), static, autocast.state())
+        same = _identities(values, static, names)
+        return cls(tuple(names), tuple(specs), static, same, autocast.state())
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
@@ -157,6 +161,10 @@ class Signature:
         """
         for name, spec, other in zip(self.names, self.specs, given.specs):
             _require(name, spec, other)
+        for (path, first), (_, found) in zip(self.same, given.same, strict=True):
+            if first != found:
+                which = (_which(path, first), _which(path, found))
+                raise errors.ArgumentValue(None, path, *which).error()
 
     def __str__(self) -> str:
         return ", ".join(f"{name}: {spec}" for name, spec in zip(self.names, self.specs))
@@ -219,7 +227,8 @@ def call_key(values: Sequence[Any], static: frozenset[str], names: Sequence[str]
     """
     if not static:
         return tuple([_key(value) for value in values])
-    return tuple([_static_key(name, value, static) for name, value in zip(names, values)])
+    keys = [_static_key(name, value, static) for name, value in zip(names, values)]
+    return (*keys, _identities(values, static, names))
 
 
 def records(tensor: torch.Tensor) -> bool:
@@ -277,6 +286,34 @@ def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
         pairs = value.items()
         return (kind, *[(k, _static_key(f"{path}[{k!r}]", item, static)) for k, item in pairs])
     return _key(value)
+
+
+def _identities(
+    values: Sequence[Any], static: frozenset[str], names: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """The path of each static tensor, and that of the first one which is the same object."""
+    first: dict[int, str] = {}
+    found = []
+
+    def note(path: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            if is_static(path, static):
+                found.append((path, first.setdefault(id(value), path)))
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                note(f"{path}[{i}]", item)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                note(f"{path}[{key!r}]", item)
+
+    if static:
+        for name, value in zip(names, values):
+            note(name, value)
+    return tuple(found)
+
+
+def _which(path: str, first: str) -> str:
+    return "another tensor" if path == first else f"the same tensor as {first}"
 
 
 def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -> Spec:

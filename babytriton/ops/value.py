@@ -234,7 +234,7 @@ class DataDependent(Exception):
 
 
 class NeedsConstant(Exception):
-    """Float arguments must be constants of the program for it to be compiled."""
+    """More must be known of arguments: the values of floats, and which tensors are the same."""
 
     def __init__(self, arguments: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(arguments)))
