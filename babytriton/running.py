@@ -18,7 +18,7 @@ from babytriton.plan import Plan
 from babytriton.recording import Differentiated, key_of, record
 from babytriton.runtime import interop
 from babytriton.runtime.direct import LARGE, DirectLauncher
-from babytriton.runtime.dispatch import Launcher, check_target, check_tensor, fill
+from babytriton.runtime.dispatch import Launcher, check_layout, check_target, check_tensor, fill
 from babytriton.runtime.executable import Executable
 
 
@@ -181,6 +181,8 @@ class Runner:
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
+                if self.program.follows_layouts:
+                    check_layout(path, parameter)
         if self._writes:
             self._check_writes(parameters)
         return [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]

@@ -207,6 +207,18 @@ class NotContiguous(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class LayoutMatters(CallDiagnostic):
+    code = "BT111"
+    title = "argument `{name}` is not contiguous"
+    label = "what the function writes to, or its strides, depend on how its arguments lie in memory"
+    note = "its strides are {strides}"
+    hint = "pass {name}.contiguous(), or write to a .clone() of what was reshaped"
+    exception = ValueError
+    name: str
+    strides: str
+
+
+@dataclass(frozen=True)
 class NamedSize(CallDiagnostic):
     code = "BT110"
     title = "argument `{name}`: a size without a number"

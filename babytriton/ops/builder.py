@@ -179,20 +179,20 @@ class Builder(TorchCalls):
             if any(isinstance(value, Scalar) for value in values):
                 # It was computed from numbers that only stand for those of the run.
                 raise constant_needed(getattr(fn, "__name__", str(fn)), values)
+            self.memory.note_layout(fn)
             return result
         if is_at_unknown_place(fn, args):
             return self._element(fn, args, kwargs, result)
         for value in values:
             # Methods such as contiguous() return the tensor itself.
             if result is value.meta:
-                self.memory.note_call(fn, value)
-                return value
+                return self.memory.returned(fn, value)
         built = self._build(op, fn, args, kwargs, result, metas)
         if not values:
             built = [self._placed(expr) for expr in built]
         found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
         for value in found:
-            self.memory.note_call(fn, value)
+            self.memory.note_call(fn, values, value)
         wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
 

@@ -108,6 +108,19 @@ def _swap_last_dims(site: Site, input: Value) -> Any:
     return _transpose(site, input, -2, -1)
 
 
+def _as_strided(
+    site: Site, input: Value, size: Any, stride: Any, storage_offset: Any = None
+) -> relax.Expr:
+    """Elements of the memory that a tensor lies in."""
+    storage = input.storage
+    if storage is None:
+        raise Unsupported("the memory it lies in is not known")
+    site.builder.memory.follows_layouts |= not storage.from_nothing
+    if storage.meta is input.meta and input.meta.is_contiguous():
+        raise Unsupported("its memory is its own, in which torch finds them")
+    return site.builder.view(storage.expr, storage.meta, site.out)
+
+
 def _broadcast(site: Site, input: Value, *_: Any, **__: Any) -> Any:
     return relax.op.broadcast_to(input.expr, _shape(site.out))
 
@@ -187,6 +200,7 @@ ROWS: tuple[Op, ...] = (
         _swap_last_dims,
         gradient=gradients.swapped_last_dims,
     ),
+    Op("as_strided", (T.as_strided, torch.as_strided), _as_strided),
     Op("expand", (T.expand, torch.expand_copy), _broadcast, gradient=same),
     Op("expand_as", (T.expand_as,), _broadcast, gradient=same),
     Op("broadcast_to", (torch.broadcast_to, T.broadcast_to), _broadcast, gradient=same),

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import Expr
 
-from babytriton.ops.refusals import Mutation
+from babytriton.ops.refusals import Mutation, Unavailable
 from babytriton.ops.sizes import int64
 
 INJECTIVE = {"op_pattern": 2}
@@ -99,6 +99,9 @@ class Storage:
         version: another object after each write.
         viewed_flat: whether a tensor views it that torch would have made a copy of another
             layout for, as ``reshape`` does of a transpose.
+        copies: storages that it is a copy of, or that are copies of it, where torch might have made
+            a view for another layout; each with the version it had then.
+        from_nothing: whether it was made of no other tensor, and so lies as the program says.
         frozen: whether it is open whose memory it is, so that none can write to it.
         part: how it belongs to another storage, if it does.
         is_callers: whether it is that of a tensor from outside the program.
@@ -110,6 +113,8 @@ class Storage:
         self.meta = meta
         self.version = object()
         self.viewed_flat = False
+        self.copies: list[tuple[Storage, object]] = []
+        self.from_nothing = False
         self.frozen = False
         self.part: Part | None = None
         self.is_callers = False
@@ -170,6 +175,9 @@ class Memory:
         self._builder = builder
         self.storages: dict[int, Storage] = {}
         """By the identity of torch's own."""
+        self.follows_layouts = False
+        """Whether what the program does depends on how its arguments lie in memory: which of its
+        tensors share some, where it writes to them."""
 
     def place(self, expr: Expr, meta: torch.Tensor) -> Storage:
         """The storage that torch puts a tensor into; a new one, if it has one of its own."""
@@ -189,12 +197,53 @@ class Memory:
             else:
                 del self.storages[key]
 
-    def note_call(self, fn: Callable[..., Any], tensor: Stored) -> None:
-        """Take note of a call that gave a tensor, for what it says of its storage's layout."""
+    def note_call(self, fn: Callable[..., Any], given: Sequence[Stored], tensor: Stored) -> None:
+        """Take note of a call that gave a tensor, for what it says of layouts.
+
+        Args:
+            fn: what was called.
+            given: the tensors that it was called with.
+            tensor: its result.
+        """
         storage = tensor.storage
-        returned = fn is torch.Tensor.contiguous
-        if fn in _MAY_COPY and storage and (returned or storage.meta is not tensor.meta):
+        if storage is None:
+            return
+        if not given:
+            storage.from_nothing = True
+            return
+        source = given[0].storage
+        if fn not in _MAY_COPY or source is None or source.from_nothing:
+            return
+        if source is storage:
             storage.viewed_flat = True
+        else:
+            storage.copies.append((source, source.version))
+            source.copies.append((storage, storage.version))
+
+    def returned(self, fn: Callable[..., Any], tensor: Stored) -> Any:
+        """What a call gave that gave the tensor it was called with.
+
+        Where torch would copy one of another layout, it is a second tensor in the same memory: so
+        writing to one, and then reading the other, shows.
+        """
+        storage = tensor.storage
+        if storage is None or fn not in _MAY_COPY:
+            return tensor
+        if not storage.from_nothing:
+            storage.viewed_flat = True
+        return tensor if storage.is_callers else self._builder.value(self.read(tensor), tensor.meta)
+
+    def note_layout(self, fn: Callable[..., Any]) -> None:
+        """Take note of a call that gave what depends on how a tensor lies in memory.
+
+        Raises:
+            Unavailable: it depends on where that is.
+        """
+        if fn in (torch.Tensor.stride, torch.Tensor.storage_offset):
+            self.follows_layouts = True
+        if fn is torch.Tensor.data_ptr:
+            why = "where a tensor lies in memory is another place at each call"
+            raise Unavailable(why, "pass what depends on it as an argument")
 
     def read(self, tensor: Stored) -> Expr:
         """A tensor as it is after its memory was written to.
@@ -205,8 +254,12 @@ class Memory:
         storage = tensor.storage
         assert storage is not None
         self._refresh(storage)
+        if any(other.version is not seen for other, seen in storage.copies):
+            self.follows_layouts = True
         if tensor.version is storage.version:
             return tensor.made
+        if storage.viewed_flat and not storage.is_callers:
+            self.follows_layouts = True
         if _is_whole(tensor, storage):
             return storage.expr
         _require_part(tensor, storage)
@@ -222,6 +275,8 @@ class Memory:
         storage = tensor.storage
         if storage is not None:
             self._refresh(storage)
+            if any(other.is_callers for other, _ in storage.copies):
+                self.follows_layouts = True
             if storage.frozen:
                 raise Mutation("on some paths it shares its memory with another tensor", _CLONE)
             if storage.part is not None and storage.part.write is None:

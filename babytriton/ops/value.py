@@ -64,7 +64,10 @@ class Value:
     def expr(self) -> relax.Expr:
         """The tensor as it is now."""
         storage = self.storage
-        if storage is None or (storage.part is None and self.version is storage.version):
+        if storage is None:
+            return self.made
+        is_alone = storage.part is None and not storage.copies
+        if is_alone and self.version is storage.version:
             return self.made
         return self.emitter.read(self)
 

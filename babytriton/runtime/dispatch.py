@@ -98,6 +98,20 @@ def _without_memory(tensor: torch.Tensor) -> str | None:
     return None
 
 
+def check_layout(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor that is not contiguous, where the program depends on how tensors lie.
+
+    Args:
+        name: what the user calls it.
+        tensor: given at the call.
+
+    Raises:
+        ValueError: it is not contiguous.
+    """
+    if not tensor.is_contiguous():
+        raise errors.LayoutMatters(None, name, str(tuple(tensor.stride()))).error()
+
+
 def check_target(
     name: str,
     target: torch.Tensor,

@@ -39,6 +39,12 @@ VIEWS = (
     Sample("t", lambda x: x.T + 1, (t(17, 33),), F32),
     Sample("mT", lambda x: x.mT, (t(2, 3, 5),), F32),
     Sample("mT", lambda x: torch.adjoint(x), (t(2, 3, 5),), F32),
+    Sample(
+        "as_strided",
+        lambda x: torch.arange(15.0).view(3, 5)[:, 1:].as_strided((2, 3), (5, 2), 1) + x,
+        (t(2, 3),),
+        F32,
+    ),
     Sample("expand", lambda x: x.expand(5, -1, 7), (t(3, 1),), MIXED),
     Sample("expand_as", lambda x, y: x.expand_as(y), (t(7), t(3, 7)), F32),
     Sample("broadcast_to", lambda x: torch.broadcast_to(x, (3, 4)), (t(),), MIXED),
