@@ -444,6 +444,35 @@ def test_each_number_is_read_and_written_once(fn, length: int) -> None:
     assert writes["called"] == x.numel()
 
 
+def decoded(x, w, b):
+    return F.gelu(F.linear(x, w, b))
+
+
+@pytest.mark.parametrize("rows_", [2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_are_read_once_for_a_few_rows(rows_: int, dtype: torch.dtype) -> None:
+    x, w, b = (torch.randn(s).to(dtype) for s in ((rows_, 512), (1032, 512), (1032,)))
+    reads, _ = traffic(decoded, x, w, b)
+    assert reads["w"] == w.numel()
+    program = compiled(decoded, x, w, b)
+    assert program.source().count("*)(w + ") == 1
+    exact = decoded(*(given.double() for given in (x, w, b)))
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            found = gpu.call(program, (x, w, b)).double()
+        torch.testing.assert_close(found, exact, rtol=2e-2, atol=2e-2)
+
+
+def test_a_few_matrices_that_share_their_weights_are_taken_together() -> None:
+    def biased(x, bias):
+        return (torch.softmax(x + bias, -1),)
+
+    x, bias = torch.randn(3, 1104, 64), torch.randn(1104, 64)
+    reads, _ = traffic(biased, x, bias)
+    assert reads["bias"] == bias.numel()
+    check(biased, x, bias)
+
+
 def test_rows_too_long_to_be_kept_are_read_twice() -> None:
     def softmax(x):
         return torch.softmax(x, -1)

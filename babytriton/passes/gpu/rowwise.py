@@ -13,6 +13,7 @@ from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, has_shuffles, start
 from babytriton.passes.gpu.online import Online, OnlineWriter, pairs
 from babytriton.passes.gpu.program import Block, Extent, Program
+from babytriton.passes.gpu.side_by_side import side_by_side
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -67,6 +68,7 @@ class Rowwise(ScheduleRule):
             rows = shared_rows([sch.get(info.block_rv) for info in infos])
             program = None if rows is None else Program.of(sch, infos, rows)
             shuffles = has_shuffles(target)
+            program = None if program is None else side_by_side(program)
             layout = None if program is None else Layout.of(program, most, shuffles)
             if program is not None and layout is not None:
                 return written_out(func, [RowWriter(program, layout, shuffles).kernel()])
