@@ -12,6 +12,7 @@ from torch.utils.dlpack import from_dlpack
 from babytriton import errors
 from babytriton.runtime.executable import Executable, virtual_machine
 from babytriton.runtime.interop import on_device
+from babytriton.runtime.overlap import overlap
 
 
 class Launcher:
@@ -129,22 +130,11 @@ def check_target(
     Raises:
         ValueError: another tensor shares its memory, or it is not contiguous.
     """
-    start, end = _extent(target)
     for other, tensor in others:
-        first, last = _extent(tensor)
-        if first < end and start < last:
+        if overlap(target, tensor):
             raise errors.SharedMemory(None, name, other).error()
     if contiguous and not target.is_contiguous():
         raise errors.NotContiguous(None, name, str(tuple(target.stride()))).error()
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses that a tensor's elements lie between."""
-    if tensor.numel() == 0:
-        return 0, 0
-    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
-    start = tensor.data_ptr()
-    return start, start + (reach + 1) * tensor.element_size()
 
 
 def fill(structure: Any, leaf: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
