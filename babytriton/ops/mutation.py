@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -175,6 +175,10 @@ def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
     return builder.call(fn, args, kwargs)
 
 
+_MASKED = "how many elements a mask selects depends on data"
+_WHERE = "use torch.where, or a mask alone and one number"
+
+
 def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     """``owner[item] = new``: into a view for numbers and slices, to given places for tensors."""
     with builder.placement.within(owner.device):
@@ -204,14 +208,47 @@ def is_view(value: Value, owner: Value) -> bool:
 
 def _write_masked(builder: Builder, owner: Value, item: tuple[Any, ...], new: Any) -> None:
     [mask, *more] = item
-    single = not isinstance(new, Value) or new.meta.numel() == 1
-    if more or not single or mask.meta.dtype != torch.bool:
-        instead = "use torch.where, or a mask alone and one number"
-        raise Mutation("how many elements a mask selects depends on data", instead)
-    shape = (*mask.meta.shape, *[1] * (owner.meta.ndim - mask.meta.ndim))
-    value = new.reshape(()) if isinstance(new, Value) and new.meta.ndim else new
-    filled = builder.call(torch.masked_fill, (owner, mask.reshape(shape), value), {})
+    if more or mask.meta.dtype != torch.bool:
+        raise Mutation(_MASKED, _WHERE)
+    filled = builder.call(torch.masked_fill, (owner, _spread(mask, owner), _one(new)), {})
     builder.memory.write(owner, filled.expr)
+
+
+def update_masked(
+    builder: Builder, update: Callable[..., Any], owner: Value, mask: Value, new: Any
+) -> None:
+    """``owner[mask] += new``, of one number.
+
+    Args:
+        builder: emits it.
+        update: what changes a tensor in place, such as ``operator.iadd``.
+        owner: whose elements change.
+        mask: which of them do.
+        new: the number, or a tensor of one element.
+    """
+    with builder.placement.within(owner.device):
+        value = _one(new)
+        if tuple(mask.meta.shape) != tuple(owner.meta.shape[: mask.meta.ndim]):
+            shapes = (list(x.meta.shape) for x in (mask, owner))
+            raise IllTyped("a mask of shape {} does not fit a tensor of shape {}".format(*shapes))
+        changed = builder.call(torch.clone, (owner,), {})
+        builder.call(update, (changed, value), {})
+        kept = builder.call(torch.where, (_spread(mask, owner), changed, owner), {})
+        builder.memory.write(owner, kept.expr)
+
+
+def _spread(mask: Value, owner: Value) -> Any:
+    """A mask of a tensor's first dimensions, in all of them."""
+    return mask.reshape((*mask.meta.shape, *[1] * (owner.meta.ndim - mask.meta.ndim)))
+
+
+def _one(new: Any) -> Any:
+    """What is put in the place of each element that a mask selects."""
+    if not isinstance(new, Value):
+        return new
+    if new.meta.numel() != 1:
+        raise Mutation(_MASKED, _WHERE)
+    return new.reshape(()) if new.meta.ndim else new
 
 
 def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) -> None:
@@ -241,6 +278,11 @@ def _index(builder: Builder, part: Any) -> Value:
     if isinstance(part, Scalar):
         return part.tensor
     return part if isinstance(part, Value) else builder.call(torch.tensor, (part,), {})
+
+
+def is_mask(item: Any) -> bool:
+    """Whether an index is a mask, which selects elements by its own numbers."""
+    return isinstance(item, Value) and item.meta.dtype == torch.bool and item.meta.ndim > 0
 
 
 def _is_mask(part: Any) -> bool:

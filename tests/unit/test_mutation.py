@@ -57,6 +57,34 @@ def test_indices_and_masks() -> None:
     check(f, (X,))
 
 
+def test_what_a_mask_selects_is_updated() -> None:
+    def f(x, step):
+        y = x.clone()
+        y[y > 1] += 1
+        y[x < 0] *= step
+        y[(x > 0)[:, 0]] -= x[0, 0]
+        z = y[1:]
+        z[z > 3] /= 2
+        counts = (x > 0).to(torch.int64)
+        counts[x > 2] <<= 3
+        return y, z, counts
+
+    check(f, (X, 0.5))
+    check(f, (X, torch.tensor([0.25])))
+
+
+def test_updates_through_masks_that_torch_refuses() -> None:
+    def fractions(x, mask):
+        x[mask] += 1.5
+        return x
+
+    mask = torch.tensor([True, False, True])
+    with pytest.raises(bt.CompileError, match="BT003"):
+        bt.jit("cpu")(fractions)(torch.arange(3), mask)
+    with pytest.raises(bt.CompileError, match="does not fit"):
+        bt.jit("cpu")(fractions)(torch.ones(4), mask)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, torch.bool])
 def test_dtypes(dtype: torch.dtype) -> None:
     def f(x, y):
