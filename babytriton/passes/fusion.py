@@ -142,7 +142,8 @@ def _largest(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
     """The largest of the tensors that a kernel reads."""
     if not _is_kernel(bindings[0]):
         return []
-    sizes = {var: elements(var) for var in bindings[0].value.args[1].fields if is_tensor(var)}
+    given = [var for var in bindings[0].value.args[1].fields if isinstance(var, relax.Var)]
+    sizes = {var: elements(var) for var in given if is_tensor(var)}
     return [var for var, size in sizes.items() if size == max(sizes.values()) and size > 1]
 
 
@@ -154,7 +155,7 @@ def _is_kernel(binding: relax.Binding) -> bool:
         and isinstance(call, ir.Call)
         and call.op == _CALL_TIR
         and len(call.args) == 2
-        and all(isinstance(argument, relax.Var) for argument in call.args[1].fields)
+        and all(isinstance(given, (relax.Var, ir.GenericConst)) for given in call.args[1].fields)
     )
 
 
@@ -181,7 +182,7 @@ def _blocks(
         results = [parts.get(n) for n in range(count)]
     own: dict[tirx.Var, tirx.Var] = {}
     for param, var in zip(func.params, [*arguments, *results]):
-        if var is not None:
+        if isinstance(var, relax.Var):
             own[param] = names.setdefault(var, param)
     return tuple(
         tvm_ffi.structural_map(block, (ir.Var, lambda var: own.get(var, var))) for block in found
@@ -266,9 +267,12 @@ def _with_groups(
         ]
         bound = {binding.var for binding in inside}
         arguments = [
-            var
-            for var in dict.fromkeys(var for binding in inside for var in read_by(binding))
-            if var not in bound
+            *(
+                var
+                for var in dict.fromkeys(v for b in inside for v in read_by(b))
+                if var not in bound
+            ),
+            *_constants(inside),
         ]
         kernel = builder.add_func(_function(inside, arguments, results), _name(inside))
         parts = [binding.value.args[0] for binding in inside if _is_kernel(binding)]
@@ -288,6 +292,13 @@ def _with_groups(
     return found, [found.get_global_var(kernel.name_hint) for kernel in kernels]
 
 
+def _constants(bindings: Sequence[relax.Binding]) -> list[ir.GenericConst]:
+    """The tensors that kernels read and that are known while compiling, each once."""
+    calls = [binding.value for binding in bindings if _is_kernel(binding)]
+    given = [argument for call in calls for argument in call.args[1].fields]
+    return list(dict.fromkeys(x for x in given if isinstance(x, ir.GenericConst)))
+
+
 def _order(units: list[_Unit], groups: list[list[int]]) -> list[list[int]]:
     """The units in an order in which they can run, those of a group together."""
     group_of = {n: group for group in groups for n in group}
@@ -305,13 +316,19 @@ def _order(units: list[_Unit], groups: list[list[int]]) -> list[list[int]]:
 
 
 def _function(
-    bindings: list[relax.Binding], arguments: list[relax.Var], results: list[relax.Var]
+    bindings: list[relax.Binding], arguments: list[relax.Expr], results: list[relax.Var]
 ) -> relax.Function:
     """The bindings as a function that becomes one kernel."""
-    names: dict[relax.Var, relax.Var] = {var: relax.Var(var.name, var.ty) for var in arguments}
+    names: dict[relax.Expr, relax.Var] = {
+        x: relax.Var(x.name if isinstance(x, relax.Var) else "constant", x.ty) for x in arguments
+    }
+
+    def named(expr: relax.Expr) -> relax.Expr:
+        return names.get(expr, expr)
+
     inner = []
     for binding in bindings:
-        value = tvm_ffi.structural_map(binding.value, (ir.Var, lambda var: names.get(var, var)))
+        value = tvm_ffi.structural_map(binding.value, [(ir.Var, named), (ir.GenericConst, named)])
         kind = relax.Var if binding.var in results else relax.DataflowVar
         names[binding.var] = kind(binding.var.name, binding.var.ty)
         inner.append(relax.VarBinding(names[binding.var], value))
@@ -323,7 +340,7 @@ def _function(
 
 
 def _calling(
-    kernel: ir.GlobalVar, arguments: list[relax.Var], results: list[relax.Var]
+    kernel: ir.GlobalVar, arguments: list[relax.Expr], results: list[relax.Var]
 ) -> list[relax.Binding]:
     call = relax.Call(kernel, arguments)
     # TVM would infer a type without the sizes that no argument's shape tells.

@@ -246,3 +246,17 @@ def test_a_loss_keeps_nothing_in_between() -> None:
     assert compiled.kernels == ("huber_kernel",)
     assert compiled.source("tir").count("T.parallel") == 1
     torch.testing.assert_close(compiled(x, y), huber(x.double(), y.double()).float())
+
+
+@pytest.mark.parametrize("size", [5, 64, 300])
+def test_masks_that_are_known_while_compiling_fuse(size: int) -> None:
+    def causal(x):
+        i = torch.arange(x.shape[-1])
+        hidden = i[:, None] < i[None]
+        return torch.softmax(x.masked_fill(hidden, float("-inf")), -1) * (i % 2 + 1)
+
+    x = torch.randn(3, size, size)
+    jitted = bt.jit("cpu", dynamic=False)(causal)
+    for given in (x, x * 3):
+        torch.testing.assert_close(jitted(given), causal(given))
+    assert len(jitted.lower(x).compile().kernels) == 1
