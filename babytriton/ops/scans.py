@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as S
 from babytriton.ops import numerics
 from babytriton.ops.gradients import scans as gradients
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of
@@ -25,6 +25,10 @@ State = tuple[Expr, ...]
 
 SCAN = "babytriton.scan"
 """The attribute of a kernel that is a running sum or product: "add" or "mul", and the dimension."""
+
+
+# Elements of a walk that may be shared, and how many walks keep a GPU busy.
+_LONG, _MANY = 256, 1 << 16
 
 
 def scan(
@@ -133,6 +137,12 @@ def _running(
 ) -> Any:
     """A scan whose state is its result, in torch's accumulator."""
     wide, narrow = dtype_of(_accumulator(site)).name, dtype_of(site.dtype).name
+    x, dims = site.expr(input, site.dtype), list(range(len(site.shape)))
+    dim %= max(len(dims), 1)
+    order = dims
+    if operator is not None and _wants_rows(site, dim):
+        order = [*(d for d in dims if d != dim), dim]
+        x, dim = site.emit(relax.op.permute_dims(x, order)), dims[-1]
 
     def step(state: State, x: Expr, _: Expr) -> State:
         return (join(state[0], x.astype(wide)),)
@@ -140,15 +150,28 @@ def _running(
     (found,) = scan(
         site,
         name,
-        site.expr(input, site.dtype),
-        site.shape,
-        dim % max(len(site.shape), 1),
+        x,
+        [site.shape[d] for d in order],
+        dim,
         (tirx.const(start, wide),),
         step,
         [(site.dtype, lambda state: state[0].astype(narrow))],
         operator,
     )
-    return found
+    return found if order == dims else relax.op.permute_dims(found, [order.index(d) for d in dims])
+
+
+def _wants_rows(site: Site, dim: int) -> bool:
+    """Whether to lay out what is walked along as rows, which a GPU's threads share.
+
+    A thread walks along what lies across memory; where that is long, and there are few such walks,
+    most of a GPU would have nothing to do.
+    """
+    shape = site.shape
+    if site.builder.device.type != "cuda" or not shape or any(map(is_symbolic, shape)):
+        return False
+    length, walks = shape[dim], math.prod(shape) // max(shape[dim], 1)
+    return dim < len(shape) - 1 and length >= _LONG and walks < _MANY
 
 
 def _accumulator(site: Site) -> torch.dtype:

@@ -341,6 +341,15 @@ def test_running_sums_in_torchs_accumulators(dtype: torch.dtype) -> None:
     torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=0.25 if dtype.itemsize == 2 else 1e-9)
 
 
+def test_long_running_sums_over_other_axes_are_shared() -> None:
+    def across(x):
+        return x.cumsum(0), x.cumsum(1)
+
+    x = torch.randn(300, 260, 5)
+    assert rules(across, x) <= {"Scan", "Transposed", "Elementwise"}
+    check(across, x, within=1e-4)
+
+
 def test_running_sums_over_other_axes_and_short_ones_are_walked() -> None:
     def walked(x):
         return x.cumsum(0), x[:, :20].cumsum(1)
