@@ -453,6 +453,33 @@ def test_each_number_is_read_and_written_once(fn, length: int) -> None:
     assert writes["called"] == x.numel()
 
 
+def embedded(i, w, b):
+    found = F.embedding(i, w)
+    return found * 2 + b, torch.index_select(w, 0, i.reshape(-1)), w[i]
+
+
+@pytest.mark.parametrize("length", [8, 64, 33, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_rows_at_places_from_a_tensor(length: int, dtype: torch.dtype) -> None:
+    i, w = torch.randint(0, 50, (7, 6)), torch.randn(50, length).to(dtype)
+    args = i, w, torch.randn(length).to(dtype)
+    program = compiled(embedded, *args)
+    exact = embedded(*args)
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            for ours, theirs in zip(gpu.call(program, args), exact):
+                torch.testing.assert_close(ours, theirs)
+    vector = {torch.float32: "float4", torch.float16: "uint4"}[dtype]
+    assert (f"= *({vector}*)(w + " in program.source()) == (length % 8 == 0)
+
+
+def test_norms_of_embedded_rows() -> None:
+    def normed(i, w, b):
+        return (F.rms_norm(F.embedding(i, w), (64,), b),)
+
+    check(normed, torch.randint(0, 50, (9,)), torch.randn(50, 64), torch.randn(64))
+
+
 def decoded(x, w, b):
     return F.gelu(F.linear(x, w, b))
 

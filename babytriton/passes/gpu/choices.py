@@ -78,9 +78,12 @@ def _ways(block: Block, last: Axis, width: int, most: int = _MOST) -> list[Block
 
 
 def _is_same_along(test: ir.Expr, variable: tirx.Var, width: int) -> bool:
-    """Whether a test is about places alone, and the same for all elements of each vector."""
-    if nodes(test, ir.TensorLoad) or nodes(test, ir.Call):
+    """Whether a test is about places, and numbers read there, the same for all of each vector."""
+    if nodes(test, ir.Call) or any(uses(load, variable) for load in nodes(test, ir.TensorLoad)):
         return False
+    test = tvm_ffi.structural_map(
+        test, (ir.TensorLoad, lambda load: tirx.Var(load.source.name, load.ty))
+    )
     vector, lane = (tirx.Var(name, variable.ty.dtype) for name in ("vector", "lane"))
     # As TVM sees through it.
     below = [(tirx.LE, lambda own: own.a < own.b + 1), (tirx.GT, lambda own: own.b < own.a)]

@@ -208,17 +208,20 @@ class Program:
         variables = [var for var, _ in self.elements]
         if not block.has_elements or not any(uses(i, var) for i in indices for var in variables):
             return None
-        if nodes(indices, ir.TensorLoad) or nodes(indices, ir.Call):
+        last, inner = variables[-1], nodes(indices, ir.TensorLoad)
+        if nodes(indices, ir.Call) or any(uses(each, last) for each in inner):
             return None
         place = offset(buffer, indices)
         is_own = isinstance(load, tirx.BufferStore) or is_own_place(load, self._place)
         base = sym.Analyzer().simplify(at_zero(place, variables))
-        if is_equal(place - base, position(variables, [extent for _, extent in self.elements])):
+        is_of_row = not any(uses(each, var) for each in inner for var in variables)
+        found = place if not inner else _with_names(place)
+        rest = found - at_zero(found, variables)
+        if is_of_row and is_equal(rest, position(variables, [n for _, n in self.elements])):
             return Access(buffer, place, base, True, is_own)
-        last = variables[-1]
         if not uses(place, last):
             return Access(buffer, place, None, False, is_own)
-        if is_equal(place - at_zero(place, [last]), last):
+        if is_equal(found - at_zero(found, [last]), last):
             return Access(buffer, place, None, True, is_own)
         return None
 
@@ -437,6 +440,20 @@ def loads_made(expr: ir.Expr) -> list[ir.TensorLoad]:
     entries += [(tirx.And, of_either), (tirx.Or, of_either)]
     tvm_ffi.structural_walk(expr, entries, order="pre")
     return found
+
+
+def _with_names(place: ir.Expr) -> ir.Expr:
+    """A place with a name for each number in it that is read from memory."""
+    known: list[tuple[ir.TensorLoad, tirx.Var]] = []
+
+    def name(load: ir.TensorLoad) -> tirx.Var:
+        for other, var in known:
+            if tvm_ffi.structural_equal(load, other):
+                return var
+        known.append((load, tirx.Var(load.source.name, load.ty)))
+        return known[-1][1]
+
+    return tvm_ffi.structural_map(place, (ir.TensorLoad, name))
 
 
 def product(extents: Iterable[Extent]) -> Extent:

@@ -78,6 +78,8 @@ class Writer:
         self._reread: list[tuple[Access, tirx.Var, int]] = []
         # What is read once a row: by the load, in which register it is.
         self._of_rows: list[tuple[ir.TensorLoad, tirx.Var]] = []
+        # And what is read once for the vector that is being written, since a choice is made by it.
+        self._of_vector: list[tuple[ir.TensorLoad, tirx.Var]] = []
 
     def keep_reread(self, places: Collection[int] | None = None) -> None:
         """Have what several blocks read loaded once.
@@ -194,13 +196,16 @@ class Writer:
         asked = choice(block, self.program.elements[-1], vector.width, self._vectors)
         if asked is not None:
             test, *sides = asked
+            before, count = self._asked(test, vector), len(self._of_vector)
             ways = []
             for side in sides:
-                before = len(self.allocations)
+                others = len(self.allocations)
                 ways.append(sequence(self.elements(place, side, vector, use)))
-                self._spare += self.allocations[before:]
+                self._spare += self.allocations[others:]
             self._spare.clear()
-            return [tirx.IfThenElse(self.at(test, vector.first), *ways)]
+            chosen = tirx.IfThenElse(self.at(test, vector.first), *ways)
+            del self._of_vector[count - len(before) :]
+            return [*before, chosen]
         body: Statements = []
         loaded: list[_Loaded] = []
         for one in self._accesses(block):
@@ -221,6 +226,23 @@ class Writer:
 
         return body + each("lane", vector.width, of_lane)
 
+    def _asked(self, test: ir.Expr, vector: Vector) -> Statements:
+        """What loads the numbers that a choice is made by."""
+        done: Statements = []
+        for made in nodes(test, ir.TensorLoad):
+            if self._register(made) is None:
+                name = f"{made.source.name}_vector"
+                own = self.allocate(1, str(made.source.ty.dtype), name)
+                at = [self.at(index, vector.first) for index in made.indices]
+                done.append(tirx.BufferStore(own, tirx.BufferLoad(made.source, at), [number(0)]))
+                self._of_vector.append((made, own))
+        return done
+
+    def _register(self, load: ir.TensorLoad) -> tirx.Var | None:
+        """Where the number is that a load reads, if it was read for the row or the vector."""
+        known = (*self._of_rows, *self._of_vector)
+        return next((own for made, own in known if tvm_ffi.structural_equal(load, made)), None)
+
     def _load(self, wanted: _Loaded, vector: Vector) -> Statements:
         access = wanted.access
         at = self.place(access, vector.first)
@@ -233,6 +255,8 @@ class Writer:
         for made in loads_made(block.value):
             one = self.program.access(block, made)
             if one is None or one.buffer in self._values or not self._fits(one):
+                continue
+            if self._register(made) is not None:
                 continue
             if not any(one.is_same(other) for other in found):
                 found.append(one)
@@ -255,23 +279,28 @@ class Writer:
         """The block's expression, of what the thread has in registers."""
         element = None if at is None else at[0].first + at[1]
 
+        def of_vector(made: ir.TensorLoad) -> ir.Expr:
+            one = None if at is None else self.program.access(block, made)
+            if one is None or at is None or made.source in self._values:
+                return made
+            same = (other for other in loaded if one.is_same(other.access))
+            return next((other.lane(at[1]) for other in same), made)
+
         def of_load(made: ir.TensorLoad) -> ir.Expr:
-            own = self._values.get(made.source)
-            for other, value in self._of_rows:
-                if tvm_ffi.structural_equal(made, other):
-                    return only(value)
-            one = self.program.access(block, made) if at is not None else None
+            own, register = self._values.get(made.source), self._register(made)
+            if register is not None:
+                return only(register)
+            if any(made.source.same_as(other.values) for other in loaded):
+                return made
             if own is not None:
                 # A value of the row is one register; of elements, the program reads its own alone.
                 if at is None or is_equal(own.shape[0], number(1)):
                     return only(own)
                 return tirx.BufferLoad(own, [at[0].kept + at[1]])
-            if one is not None and at is not None:
-                for other in loaded:
-                    if one.is_same(other.access):
-                        return other.lane(at[1])
             return tirx.BufferLoad(made.source, [self.at(i, element) for i in made.indices])
 
+        # Those first that are read at places which are read as well.
+        expr = tvm_ffi.structural_map(expr, (ir.TensorLoad, of_vector), order="pre")
         return self.at(tvm_ffi.structural_map(expr, (ir.TensorLoad, of_load)), element)
 
     def place(self, access: Access, first: ir.Expr) -> ir.Expr:
@@ -285,4 +314,11 @@ class Writer:
         values = split(self.row(), self.program.rows)
         if element is not None:
             values |= split(element, self.program.elements)
+
+        def known(load: ir.TensorLoad) -> ir.Expr:
+            register = self._register(load)
+            return load if register is None else only(register)
+
+        if nodes(expr, ir.TensorLoad):
+            expr = tvm_ffi.structural_map(expr, (ir.TensorLoad, known))
         return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))
