@@ -544,3 +544,16 @@ def test_sums_beside_copies_of_one_number(dtype: torch.dtype) -> None:
     x = torch.randn(8, 1).to(dtype)
     for found, expected in zip(bt.jit("cpu")(repeated)(x), repeated(x)):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("columns", [7, 300, "c"])
+def test_columns_of_any_number_of_rows(columns: int | str) -> None:
+    def sums(x):
+        return x.sum(0), (x * x).mean(0), x.amax(0)
+
+    compiled = bt.jit("cpu")(sums).lower(bt.Tensor["n", columns]).compile()
+    for rows in (2, 3, 63, 64, 65, 128, 129, 1000):
+        x = torch.randn(rows, 300 if columns == "c" else int(columns)) + 1
+        for ours, exact in zip(compiled(x), sums(x.double())):
+            torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=1e-6)
+    assert "_of_block" in compiled.source("tir")  # float32 for a while

@@ -15,6 +15,7 @@ from babytriton.ops.axes import LONG_SUM
 from babytriton.passes.blocks import nodes, parameters, uses
 from babytriton.passes.cpu.caches import is_too_large
 from babytriton.passes.cpu.chunks import in_chunks
+from babytriton.passes.cpu.columns import in_blocks
 from babytriton.passes.cpu.dots import jammed
 from babytriton.passes.cpu.in_place import in_place
 from babytriton.passes.cpu.invariants import read_before
@@ -90,7 +91,8 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
         body = in_one_pass(in_ranges(_merged(in_registers(body))))
         if not is_too_large(func):
             body = in_place(body, list(given))
-        body = in_lanes(in_chunks(read_before(side_by_side(body))), long_sums)
+        body = in_blocks(read_before(side_by_side(body)), long_sums)
+        body = in_lanes(in_chunks(body), long_sums)
     # What Relax asks of kernels later, it asks of their outermost block.
     root = s_tir.SBlock([], [], [], "root", body)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))

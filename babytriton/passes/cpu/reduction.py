@@ -20,6 +20,7 @@ from babytriton.passes.blocks import (
 )
 from babytriton.passes.cpu.elementwise import PARALLEL, spread
 from babytriton.passes.nests import fuse_reduced, pointwise_nests
+from babytriton.passes.statements import is_number
 
 # Columns that one task reduces: a few cache lines of each row, and accumulators that fit in L1.
 COLUMNS = 256
@@ -127,9 +128,9 @@ def is_few_columns(info: SBlockInfo) -> bool:
     return (
         len(columns) == 1
         and len(reduced) == 1
-        and all(isinstance(n, int) for n in columns + reduced)
+        and isinstance(columns[0], int)
         and columns[0] <= FEW_COLUMNS
-        and reduced[0] >= 2 * ROW_PIECES
+        and (not isinstance(reduced[0], int) or reduced[0] >= 2 * ROW_PIECES)
     )
 
 
@@ -156,7 +157,7 @@ def reduced_and_others(
     reduced: list[s_tir.schedule.LoopRV] = []
     others: list[s_tir.schedule.LoopRV] = []
     for number, it in enumerate(sch.get(block).iter_vars):
-        if int(it.dom.extent) > 1:
+        if not is_number(it.dom.extent, 1):
             is_reduced = it.iter_type == tirx.IterVar.CommReduce
             (reduced if is_reduced else others).append(loop_of(sch, block, number))
     return reduced, others
