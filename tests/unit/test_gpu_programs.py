@@ -509,6 +509,12 @@ def test_a_few_matrices_that_share_their_weights_are_taken_together() -> None:
     check(biased, x, bias)
 
 
+def test_rows_that_share_a_little_are_taken_one_by_one() -> None:
+    x, w = torch.randn(3, 1104, 64), torch.randn(64)
+    source = compiled(lambda x, w: F.rms_norm(x, (64,), w), x, w).source()
+    assert source.count("*)(x + ") == 1
+
+
 def test_rows_too_long_to_be_kept_are_read_twice() -> None:
     def softmax(x):
         return torch.softmax(x, -1)

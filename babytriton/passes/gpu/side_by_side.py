@@ -41,9 +41,17 @@ def _is_many(extents: list[int | ir.Expr]) -> bool:
 
 
 def _is_shared(program: Program, variable: tirx.Var) -> bool:
-    """Whether some of what is read along the row is the same for all steps of an axis of rows."""
-    read = [uses(access.place, variable) for _, access in program.accesses() if access.moves]
-    return True in read and False in read
+    """Whether what all steps of an axis of rows read is as large as what each of them reads.
+
+    What all rows read, as the weights of a norm, is in the caches.
+    """
+    places = [access.place for _, access in program.accesses() if access.moves]
+    others = [var for var, _ in program.rows if not var.same_as(variable)]
+    is_one = any(
+        not uses(place, variable) and all(uses(place, other) for other in others)
+        for place in places
+    )
+    return is_one and any(uses(place, variable) for place in places)
 
 
 def _reads_results(program: Program) -> bool:
