@@ -119,11 +119,15 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
         program.mod, program.entry, grads, kept, where.results, written, where.order > 0
     )
     own = [inputs[i] for i in split.parameters]
+    places = {number: i for i, number in enumerate(split.parameters)}
     forward = replace(
-        program, mod=split.forward, inputs=tuple(own), fallbacks=_fallbacks(program, own)
+        program,
+        mod=split.forward,
+        inputs=tuple(own),
+        fallbacks=_fallbacks(program, own),
+        follows=tuple(places[i] for i in program.follows if i in places),
     )
     back, sources, found = _way_back(program, split, signature)
-    places = {number: i for i, number in enumerate(split.parameters)}
     wanted = [(places[i], n) for i, n in zip(where.inputs, where.outputs) if i in places]
     division = Division(
         tuple(i for i, _ in wanted),
@@ -195,6 +199,7 @@ def _way_back(
         sizes=sizes,
         gradient=None,
         draws=False,
+        follows=(),
     )
     return back, sources, Signature(tuple(names), tuple(specs))
 

@@ -181,8 +181,8 @@ class Runner:
         for (path, _), parameter in zip(self._inputs, parameters):
             if isinstance(parameter, torch.Tensor):
                 check_tensor(path, parameter, self._device)
-                if self.program.follows_layouts:
-                    check_layout(path, parameter)
+        for number in self.program.follows:
+            check_layout(self._inputs[number][0], parameters[number])
         if self._writes:
             self._check_writes(parameters)
         return [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]

@@ -118,8 +118,8 @@ class Lowering:
         devices: that it computes on, the one it is called on first.
         gradient: where it gives gradients; ``None`` if none are asked for.
         draws: whether it draws random numbers, or calls what may.
-        follows_layouts: whether what it does depends on how its tensors lie in memory, so that
-            these must be contiguous.
+        follows: the numbers of those inputs on whose layouts it depends what the program does:
+            they must be contiguous.
     """
 
     mod: IRModule
@@ -134,7 +134,7 @@ class Lowering:
     devices: tuple[torch.device, ...]
     gradient: Gradient | None = None
     draws: bool = False
-    follows_layouts: bool = False
+    follows: tuple[int, ...] = ()
 
 
 def lower(
@@ -216,7 +216,7 @@ def lower(
         program.builder.placement.devices,
         gradient,
         program.builder.draws > 0,
-        program.builder.memory.follows_layouts,
+        program.followed(),
     )
 
 

@@ -225,6 +225,11 @@ class Program:
             if value.storage is not None and value.storage.version is not value.storage.first[1]
         }
 
+    def followed(self) -> tuple[int, ...]:
+        """The inputs on whose layouts it depends what the program does, by their numbers."""
+        storages = self.builder.memory.followed
+        return tuple(i for i, value in self.parameters.items() if value.storage in storages)
+
     def is_parameter(self, value: Value) -> bool:
         """Whether a tensor is the caller's own."""
         return self.input_of(value) is not None
@@ -239,7 +244,7 @@ class Program:
         Raises:
             NeedsConstant: it depends on the arguments, and is not known of these.
         """
-        if left is right:
+        if left.meta is right.meta:
             return True
         places = [self.input_of(value) for value in (left, right)]
         inputs = [self.inputs[place] for place in places if place is not None]

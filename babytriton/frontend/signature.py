@@ -296,7 +296,7 @@ def _identities(
     found = []
 
     def note(path: str, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.Tensor, Tensor)):
             if is_static(path, static):
                 found.append((path, first.setdefault(id(value), path)))
         elif isinstance(value, (tuple, list)):

@@ -31,7 +31,7 @@ from babytriton.ops.reverse.tape import Step, all_still, still
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
-from babytriton.ops.table import Callee, Op, stops
+from babytriton.ops.table import PRODUCTS, Callee, Op, stops
 from babytriton.ops.torch_calls import TorchCalls
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import (
@@ -179,7 +179,8 @@ class Builder(TorchCalls):
             if any(isinstance(value, Scalar) for value in values):
                 # It was computed from numbers that only stand for those of the run.
                 raise constant_needed(getattr(fn, "__name__", str(fn)), values)
-            self.memory.note_layout(fn)
+            if values:
+                self.memory.note_layout(fn, values[0])
             return result
         if is_at_unknown_place(fn, args):
             return self._element(fn, args, kwargs, result)
@@ -192,7 +193,7 @@ class Builder(TorchCalls):
             built = [self._placed(expr) for expr in built]
         found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
         for value in found:
-            self.memory.note_call(fn, values, value)
+            self.memory.note_call(fn, values, value, op is not None and op.name in PRODUCTS)
         wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
 

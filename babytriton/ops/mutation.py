@@ -227,7 +227,9 @@ def update_masked(
         new: the number, or a tensor of one element.
     """
     with builder.placement.within(owner.device):
-        value = _one(new)
+        value, selected = _one(new), owner.meta.ndim - mask.meta.ndim + 1
+        if isinstance(new, Value) and new.meta.ndim > selected:
+            raise IllTyped(f"a tensor of {new.meta.ndim} dimensions does not fit {selected}")
         if tuple(mask.meta.shape) != tuple(owner.meta.shape[: mask.meta.ndim]):
             shapes = (list(x.meta.shape) for x in (mask, owner))
             raise IllTyped("a mask of shape {} does not fit a tensor of shape {}".format(*shapes))

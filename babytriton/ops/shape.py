@@ -115,7 +115,7 @@ def _as_strided(
     storage = input.storage
     if storage is None:
         raise Unsupported("the memory it lies in is not known")
-    site.builder.memory.follows_layouts |= not storage.from_nothing
+    site.builder.memory.follow(input)
     if storage.meta is input.meta and input.meta.is_contiguous():
         raise Unsupported("its memory is its own, in which torch finds them")
     return site.builder.view(storage.expr, storage.meta, site.out)

@@ -99,9 +99,10 @@ class Storage:
         version: another object after each write.
         viewed_flat: whether a tensor views it that torch would have made a copy of another
             layout for, as ``reshape`` does of a transpose.
+        writers: the sides (see :class:`Stored`) that it was written to from.
         copies: storages that it is a copy of, or that are copies of it, where torch might have made
             a view for another layout; each with the version it had then.
-        from_nothing: whether it was made of no other tensor, and so lies as the program says.
+        roots: the caller's storages that its tensors' layout may follow.
         frozen: whether it is open whose memory it is, so that none can write to it.
         part: how it belongs to another storage, if it does.
         is_callers: whether it is that of a tensor from outside the program.
@@ -113,8 +114,9 @@ class Storage:
         self.meta = meta
         self.version = object()
         self.viewed_flat = False
+        self.writers: set[object] = set()
         self.copies: list[tuple[Storage, object]] = []
-        self.from_nothing = False
+        self.roots: frozenset[Storage] = frozenset()
         self.frozen = False
         self.part: Part | None = None
         self.is_callers = False
@@ -144,12 +146,18 @@ class Part:
 
 
 class Stored(Protocol):
-    """A tensor of the program, as far as its memory is concerned."""
+    """A tensor of the program, as far as its memory is concerned.
+
+    Attributes:
+        side: the same for tensors that share memory however the caller's tensors lie; others that
+            do so may be views or copies of these.
+    """
 
     made: Expr
     meta: torch.Tensor
     storage: Storage | None
     version: object
+    side: object
 
 
 class Emits(Protocol):
@@ -175,9 +183,9 @@ class Memory:
         self._builder = builder
         self.storages: dict[int, Storage] = {}
         """By the identity of torch's own."""
-        self.follows_layouts = False
-        """Whether what the program does depends on how its arguments lie in memory: which of its
-        tensors share some, where it writes to them."""
+        self.followed: set[Storage] = set()
+        """The caller's storages on whose layouts it depends what the program does: which of its
+        tensors share memory, where it writes to them, or what strides they have."""
 
     def place(self, expr: Expr, meta: torch.Tensor) -> Storage:
         """The storage that torch puts a tensor into; a new one, if it has one of its own."""
@@ -197,28 +205,31 @@ class Memory:
             else:
                 del self.storages[key]
 
-    def note_call(self, fn: Callable[..., Any], given: Sequence[Stored], tensor: Stored) -> None:
+    def note_call(
+        self, fn: Callable[..., Any], given: Sequence[Stored], tensor: Stored, is_fixed: bool
+    ) -> None:
         """Take note of a call that gave a tensor, for what it says of layouts.
 
         Args:
             fn: what was called.
             given: the tensors that it was called with.
             tensor: its result.
+            is_fixed: whether such results are contiguous whatever they are made of.
         """
         storage = tensor.storage
-        if storage is None:
-            return
-        if not given:
-            storage.from_nothing = True
+        if storage is None or not given:
             return
         source = given[0].storage
-        if fn not in _MAY_COPY or source is None or source.from_nothing:
-            return
         if source is storage:
-            storage.viewed_flat = True
-        else:
+            tensor.side = object() if fn in _MAY_COPY else given[0].side
+            storage.viewed_flat |= fn in _MAY_COPY
+            return
+        if not is_fixed and tensor.meta.ndim > 1:
+            storage.roots = storage.roots.union(*(_roots(other) for other in given))
+        if fn in _MAY_COPY and source is not None and _roots(given[0]):
             storage.copies.append((source, source.version))
             source.copies.append((storage, storage.version))
+            storage.roots |= _roots(given[0])
 
     def returned(self, fn: Callable[..., Any], tensor: Stored) -> Any:
         """What a call gave that gave the tensor it was called with.
@@ -229,21 +240,28 @@ class Memory:
         storage = tensor.storage
         if storage is None or fn not in _MAY_COPY:
             return tensor
-        if not storage.from_nothing:
-            storage.viewed_flat = True
-        return tensor if storage.is_callers else self._builder.value(self.read(tensor), tensor.meta)
+        storage.viewed_flat = True
+        if storage.is_callers:
+            return tensor
+        found = self._builder.value(self.read(tensor), tensor.meta)
+        found.side = object()
+        return found
 
-    def note_layout(self, fn: Callable[..., Any]) -> None:
+    def note_layout(self, fn: Callable[..., Any], tensor: Stored) -> None:
         """Take note of a call that gave what depends on how a tensor lies in memory.
 
         Raises:
             Unavailable: it depends on where that is.
         """
         if fn in (torch.Tensor.stride, torch.Tensor.storage_offset):
-            self.follows_layouts = True
+            self.follow(tensor)
         if fn is torch.Tensor.data_ptr:
             why = "where a tensor lies in memory is another place at each call"
             raise Unavailable(why, "pass what depends on it as an argument")
+
+    def follow(self, tensor: Stored) -> None:
+        """The program depends on how a tensor lies, and so on what that follows."""
+        self.followed |= _roots(tensor)
 
     def read(self, tensor: Stored) -> Expr:
         """A tensor as it is after its memory was written to.
@@ -255,11 +273,11 @@ class Memory:
         assert storage is not None
         self._refresh(storage)
         if any(other.version is not seen for other, seen in storage.copies):
-            self.follows_layouts = True
+            self.follow(tensor)
         if tensor.version is storage.version:
             return tensor.made
-        if storage.viewed_flat and not storage.is_callers:
-            self.follows_layouts = True
+        if not storage.is_callers and storage.writers - {tensor.side}:
+            self.follow(tensor)
         if _is_whole(tensor, storage):
             return storage.expr
         _require_part(tensor, storage)
@@ -275,8 +293,9 @@ class Memory:
         storage = tensor.storage
         if storage is not None:
             self._refresh(storage)
+            storage.writers.add(tensor.side)
             if any(other.is_callers for other, _ in storage.copies):
-                self.follows_layouts = True
+                self.follow(tensor)
             if storage.frozen:
                 raise Mutation("on some paths it shares its memory with another tensor", _CLONE)
             if storage.part is not None and storage.part.write is None:
@@ -319,6 +338,14 @@ _MAY_COPY = frozenset(
 """What gives a view of a contiguous tensor, and may give a copy of another."""
 
 _CLONE = "use .clone() for a tensor of its own"
+
+
+def _roots(tensor: Stored) -> frozenset[Storage]:
+    """The caller's storages that a tensor's layout may follow."""
+    storage = tensor.storage
+    if storage is None:
+        return frozenset()
+    return frozenset((storage,)) if storage.is_callers else storage.roots
 
 
 def _is_whole(tensor: Stored, storage: Storage) -> bool:

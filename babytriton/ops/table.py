@@ -13,6 +13,13 @@ Callee = Callable[..., Any]
 ``torch.Tensor``, or one of ``operator``'s functions."""
 
 
+PRODUCTS = frozenset(
+    ("matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addbmm", "linear", "einsum", "tensordot")
+)
+"""Rows of sums of products, by name. However their operands lie, torch's library reads them as they
+are, and its results lie the same."""
+
+
 @dataclass(frozen=True)
 class Op:
     """One operator: the torch callables that mean it, and how Relax computes it.

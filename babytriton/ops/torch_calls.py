@@ -15,7 +15,7 @@ from babytriton.ops.reverse.rows import TorchGradient, UnknownStep
 from babytriton.ops.reverse.tape import Tape, still
 from babytriton.ops.site import relax_type
 from babytriton.ops.sizes import int64, symbolic_in
-from babytriton.ops.table import Callee, Op
+from babytriton.ops.table import PRODUCTS, Callee, Op
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, constant_needed, values_in
 from babytriton.targets import Target
@@ -23,6 +23,9 @@ from babytriton.types import Dim, TensorType, size_text
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
+
+
+_IN_ANY_ORDER = PRODUCTS | {"scaled_dot_product_attention"}
 
 
 class TorchCalls(Emission):
@@ -82,8 +85,7 @@ class TorchCalls(Emission):
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
             Fallback(name, reason, self.span),
-            # torch reads tensors in any order. What is the user's own might write to them.
-            tuple(self.unturned(x.expr)[1] for x in values) if fn in self.table else (),
+            tuple(self.unturned(x.expr)[1] for x in values) if self._reads_any_order(fn) else (),
         )
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
         self.fallbacks += [call.fallback] if call.fallback else []
@@ -98,6 +100,10 @@ class TorchCalls(Emission):
             )
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+
+    def _reads_any_order(self, fn: Callee) -> bool:
+        """Whether torch's library takes transposed tensors as they lie, for the same result."""
+        return fn in self.table and self.table[fn].name in _IN_ANY_ORDER
 
     def note_unknown(self, name: str, operands: Any, results: Any) -> None:
         """Take note of a call of the user's own code, which has no gradient.

@@ -59,6 +59,7 @@ class Value:
         """Where it is computed."""
         self.storage = storage
         self.version = None if storage is None else storage.version
+        self.side: object = None
 
     @property
     def expr(self) -> relax.Expr:

@@ -12,7 +12,7 @@ from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, sim
 _KERNEL = re.compile(
     r'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\('
 )
-_BOUNDS = re.compile(r"__launch_bounds__\(\s*(\d+)")
+_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers, and we to those of values, which may be words of C++.
 _SUFFIX = re.compile(r"(?:_ptr|__local)(_\d+)?$")
@@ -66,9 +66,8 @@ class Listing:
         start = text.index("(", text.index(f"{kernel}("))
         found = []
         for each in text[start + 1 : text.index(")", start)].split(","):
-            words = re.findall(
-                r"\w+|\*", re.sub(r"\b(?:const|__restrict__|__restrict)\b", "", each)
-            )
+            plain = re.sub(r"\b(?:const|volatile|__restrict__|__restrict)\b", "", each)
+            words = re.findall(r"\w+|\*", re.sub(r"(\w+)\s*\[\s*\]", r"* \1", plain))
             if words:
                 found.append((" ".join(words[:-1]), words[-1]))
         return found

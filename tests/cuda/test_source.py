@@ -112,6 +112,15 @@ def test_edited_source_may_name_parameters_otherwise() -> None:
         program.with_source(source.replace("float* __restrict__ other", "half* other"))
 
 
+@pytest.mark.parametrize("bounds", ["(4*64)", "(0x100)", "(256, 2)", "(THREADS)", "(512)"])
+def test_launch_bounds_that_allow_the_launch(bounds: str) -> None:
+    program = compiled("add")
+    source = "#define THREADS 256\n" + program.source().replace(
+        "__launch_bounds__(256)", f"__launch_bounds__{bounds}"
+    )
+    program.with_source(source.replace("float* __restrict__ x", "volatile float x[]"))
+
+
 def test_names_are_ascii_where_the_users_are_not() -> None:
     def énergie(α):
         é = α * 2

@@ -44,6 +44,26 @@ def test_each_pattern_of_arguments_has_its_program(dynamic: bool | None) -> None
     assert len(jitted.specializations()) <= 5
 
 
+def test_specs() -> None:
+    spec = bt.Tensor((4,), torch.float32)
+    a, b, c = tensors(3)
+    compiled = bt.jit("cpu")(projected).lower(spec, bt.Tensor((4,), torch.float32), c).compile()
+    assert torch.equal(compiled(a, b, c), projected(a, b, c))
+    compiled = bt.jit("cpu")(projected).lower(spec, spec, c).compile()
+    assert torch.equal(compiled(a, a, c), projected(a, a, c))
+
+
+def test_what_gives_the_tensor_itself() -> None:
+    def same(x):
+        y = x + 1
+        z = y.contiguous()
+        z.mul_(2)
+        return z is y, y.float() is y, y.clone() is y, y, z
+
+    for ours, theirs in zip(bt.jit("cpu")(same)(torch.ones(3)), same(torch.ones(3))):
+        assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours is theirs
+
+
 def test_in_containers() -> None:
     a, b = tensors(2)
     jitted = bt.jit("cpu")(among)

@@ -18,7 +18,7 @@ from babytriton.passes.statements import at_step, statements
 _DTYPE = "int64"
 
 # Of what cannot be counted, such as a loop that ends where a tensor says so.
-_MUCH = 1 << 40
+_MUCH = 1 << 20
 
 # What TVM's code generator hands to threads is all that this has in it.
 _LAUNCH = "pragma_parallel_launch_point"
