@@ -109,7 +109,8 @@ def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
     """
     if not isinstance(source, str):
         raise TypeError(f"the source must be a text, not {type(source).__name__}")
-    ours, edited = Listing.of(built.cuda()), Listing.of(_COMMENT.sub("", source))
+    # A comment may quote a line of Python that calls what is named like a kernel.
+    ours, edited = (Listing.of(_COMMENT.sub("", text)) for text in (built.cuda(), source))
     if not ours.kernels:
         raise errors.NoKernelsToEdit(None, str(built.target)).error()
     if not ours.kernels.keys() <= edited.kernels.keys():

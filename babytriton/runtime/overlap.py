@@ -13,8 +13,8 @@ _MOST = 1000
 
 def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors have an element in one place of memory, or may have."""
-    first, last = extent(left)
-    start, end = extent(right)
+    first, last = _extent(left)
+    start, end = _extent(right)
     if end <= first or last <= start:
         return False
     item = left.element_size()
@@ -33,7 +33,7 @@ def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
     return found.reach(distance)
 
 
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The addresses that a tensor's elements lie between."""
     if tensor.numel() == 0:
         return 0, 0

@@ -112,6 +112,18 @@ def test_edited_source_may_name_parameters_otherwise() -> None:
         program.with_source(source.replace("float* __restrict__ other", "half* other"))
 
 
+def test_lines_that_name_a_kernel_are_no_kernels() -> None:
+    def named_kernel(x):
+        return x * 2
+
+    def named(x):
+        return named_kernel(x) + 1
+
+    program = bt.jit(target=TARGET)(named).lower(torch.randn(8)).compile()
+    assert "named_kernel(x) + 1" in program.source()
+    program.with_source(program.source())
+
+
 @pytest.mark.parametrize("bounds", ["(4*64)", "(0x100)", "(256, 2)", "(THREADS)", "(512)"])
 def test_launch_bounds_that_allow_the_launch(bounds: str) -> None:
     program = compiled("add")

@@ -32,13 +32,18 @@ def tell_work() -> tvm.transform.Pass:
     def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
         functions = {
             var: tvm_ffi.structural_map(func, (tirx.For, _told))
-            if isinstance(func, tirx.PrimFunc)
+            if isinstance(func, tirx.PrimFunc) and not _launches(func)
             else func
             for var, func in mod.functions_items()
         }
         return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
     return tvm.transform.module_pass(run, opt_level=0, name="babytriton.TellWork")
+
+
+def _launches(func: tirx.PrimFunc) -> bool:
+    """Whether the function says itself, as a user's own may, what is handed to threads."""
+    return any(mark.attr_key == _LAUNCH for mark in nodes(func.body, tirx.AttrStmt))
 
 
 def _told(loop: tirx.For) -> tirx.Stmt:
