@@ -195,6 +195,21 @@ class SharedMemory(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class SharedElements(CallDiagnostic):
+    code = "BT123"
+    title = "several elements of argument `{name}` lie in one place of memory"
+    label = (
+        "the function writes to it, and each element can hold a number of its own only in a copy"
+    )
+    note = "its shape is {shape}, and its strides are {strides}"
+    hint = "pass {name}.clone(), and use that afterwards"
+    exception = ValueError
+    name: str
+    shape: str
+    strides: str
+
+
+@dataclass(frozen=True)
 class NotContiguous(CallDiagnostic):
     code = "BT114"
     title = "argument `{name}` is not contiguous"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tvm import relax, runtime, tirx
 
-from babytriton.ops.refusals import RANDOM, Unsupported
+from babytriton.ops.refusals import RANDOM, IllTyped, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import as_number, int64, is_symbolic
 from babytriton.ops.table import Op, stops
@@ -20,8 +20,18 @@ T = torch.Tensor
 
 def _filled(site: Site, value: Any) -> Any:
     """A tensor of the result's shape with one value everywhere, a Python number or a value."""
+    if not isinstance(value, Value) and not is_symbolic(value):
+        value = _as_stored(value, site.dtype)
     number = site.expr(value, site.dtype)
     return relax.op.full([int64(n) for n in site.shape], number, dtype_of(site.dtype).name)
+
+
+def _as_stored(number: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor holds it: for uint8, -1 is 255."""
+    try:
+        return torch.empty((), dtype=dtype, device="cpu").fill_(number).item()
+    except (RuntimeError, TypeError) as error:
+        raise IllTyped(str(error)) from error
 
 
 def _zeros(site: Site, *_: Any, **__: Any) -> Any:

@@ -87,7 +87,7 @@ def _div(site: Site, input: Any, other: Any, *, rounding_mode: str | None = None
         return _floor_divide(site, input, other)
     if site.dtype.is_floating_point:
         divide = _not_by_constant(lambda a, b: tirx.trunc(a / b), other)
-        return elementwise(site, "div_trunc", divide, input, other)
+        return elementwise(site, "div_trunc", divide, input, other, rounded=_is_single(input))
     if _negates(other):
         return relax.op.negative(site.expr(input, site.dtype))
     return elementwise(site, "div_trunc", tirx.truncdiv, input, _divisor(other))
@@ -99,7 +99,7 @@ def _floor_divide(site: Site, input: Any, other: Any) -> Any:
             return relax.op.negative(site.expr(input, site.dtype))
         other = _divisor(other)
     divide = _not_by_constant(numerics.floor_divide, other)
-    return elementwise(site, "floor_divide", divide, input, other)
+    return elementwise(site, "floor_divide", divide, input, other, rounded=_is_single(input))
 
 
 def _remainder(site: Site, input: Any, other: Any) -> Any:
@@ -107,13 +107,19 @@ def _remainder(site: Site, input: Any, other: Any) -> Any:
         # The smallest integer % -1 traps, while everything % 1 is the same 0.
         other = 1 if _negates(other) else _divisor(other)
     divide = _not_by_constant(numerics.remainder, other)
-    return elementwise(site, "remainder", divide, input, other)
+    return elementwise(site, "remainder", divide, input, other, rounded=True)
 
 
 def _fmod(site: Site, input: Any, other: Any) -> Any:
     if not site.dtype.is_floating_point:
         other = 1 if _negates(other) else _divisor(other)
-    return elementwise(site, "fmod", _not_by_constant(tirx.truncmod, other), input, other)
+    divide = _not_by_constant(tirx.truncmod, other)
+    return elementwise(site, "fmod", divide, input, other, rounded=True)
+
+
+def _is_single(operand: Any) -> bool:
+    """Whether it is one number, which torch rounds to a half precision where it is divided."""
+    return not isinstance(operand, Value) or operand.meta.ndim == 0
 
 
 def _hidden_div(x: Any, y: Any) -> Any:

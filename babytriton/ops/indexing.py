@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
@@ -137,12 +137,13 @@ def _searchsorted(
     if sorter is not None:
         sorted_sequence = torch.gather(sorted_sequence, -1, sorter)
     right = right or side == "right"
-    dtype = opmath(sorted_sequence.meta.dtype)
+    given = input.meta if isinstance(input, Value) else input
+    dtype = opmath(torch.result_type(sorted_sequence.meta, given))
     sequence = site.expr(sorted_sequence, dtype)
     if isinstance(input, Value):
         wanted, shape = site.expr(input, dtype), tuple(input.meta.shape)
     else:
-        wanted, shape = relax.const(input, dtype_of(dtype).name), ()
+        wanted, shape = site.number(input, dtype), ()
     function = _search(dtype, tuple(sorted_sequence.meta.shape), shape, site.dtype, right)
     return site.kernel("searchsorted", function, [sequence, wanted], TensorType.of(site.out))
 

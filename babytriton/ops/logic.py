@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from babytriton.ops import numerics
 from babytriton.ops.numerics import like
 from babytriton.ops.pointwise import common_dtype, elementwise, relaxed, spelled
+from babytriton.ops.refusals import IllTyped
 from babytriton.ops.site import Site
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import Value
@@ -76,6 +77,8 @@ def _bitwise(name: str, bits: Callable[..., Any], truth: Callable[..., Any], cal
     """A row that works on the bits of integers, and on bools as a logical operator."""
 
     def build(site: Site, input: Any, other: Any) -> Any:
+        if site.dtype.is_floating_point:
+            raise IllTyped(f"{name} is not implemented for {dtype_of(site.dtype).name}")
         return relaxed(site, truth if site.dtype == torch.bool else bits, input, other)
 
     return Op(name, (*spelled(name), call), build)

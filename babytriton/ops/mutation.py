@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.ops import scalars
 from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
-from babytriton.ops.sizes import is_symbolic
-from babytriton.ops.subscript import expanded
+from babytriton.ops.subscript import expanded, require_one_dtype
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
 
@@ -162,6 +160,10 @@ def apply(
     found = run(*write.args, **write.kwargs)
     results = found if isinstance(found, (tuple, list)) else [found]
     for target, result in zip(write.targets, results):
+        kinds = result.meta.dtype, target.meta.dtype
+        if not ours and not torch.can_cast(*kinds):
+            names = "{} can't be cast to the desired output type {}".format(*kinds)
+            raise IllTyped(f"result type {names}".replace("torch.", ""))
         if result.meta.shape != target.meta.shape:
             sizes = f"{tuple(result.meta.shape)} into {tuple(target.meta.shape)}"
             raise IllTyped(f"the result does not fit: {sizes}")
@@ -262,6 +264,8 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
     dims = [dim for dim, ours in enumerate(kept) if ours]
     others = [dim for dim, ours in enumerate(kept) if not ours]
     indices = [_index(builder, part) for ours, part in zip(given, parts) if ours]
+    if isinstance(new, Value) and not isinstance(new, Scalar) and any(x.meta.ndim for x in indices):
+        require_one_dtype(owner, new)
     front = view.permute(*dims, *others)
     found = builder.call(operator.getitem, (front, tuple(indices)), {})
     common = found.meta.ndim - len(others)
@@ -291,21 +295,11 @@ def _is_mask(part: Any) -> bool:
     return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
 
 
-def _as_stored(number: Any, dtype: torch.dtype) -> Any:
-    """A number as a tensor holds it: for uint8, -1 is 255."""
-    try:
-        return torch.empty((), dtype=dtype).fill_(number).item()
-    except (RuntimeError, TypeError) as error:
-        raise IllTyped(str(error)) from error
-
-
 def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
     """What is assigned, as a tensor of the shape and dtype of where it goes."""
     if isinstance(new, Scalar):
         new = new.tensor
     if not isinstance(new, Value):
-        if scalars.kind_of(new) is not None and not is_symbolic(new):
-            new = _as_stored(new, dtype)
         filled: Value = builder.call(torch.full, (shape, new), {"dtype": dtype})
         return filled
     extra = new.meta.ndim - len(shape)

@@ -13,7 +13,7 @@ from babytriton.ops import numerics, standardizing
 from babytriton.ops.axes import Axes, softmax_dim
 from babytriton.ops.gradients import normalization as gradients
 from babytriton.ops.moments import variance, widened
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site, compute
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -204,6 +204,8 @@ def _batch_norm(
     eps: float = 1e-5,
     *_: Any,
 ) -> Any:
+    if input.ndim < 2:
+        raise IllTyped(f"a batch has two dimensions or more, and this tensor {input.ndim}")
     wide = numerics.opmath(input.dtype)
     if training:
         dims = [dim for dim in range(input.ndim) if dim != 1]
@@ -272,7 +274,7 @@ def _normalize(
 
 
 def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    dtype = torch.result_type(x1, x2)
+    dtype = torch.promote_types(x1.dtype, x2.dtype)
     shape = torch.broadcast_shapes(x1.shape, x2.shape)
     # Expanding what has the shape already would be a copy.
     x1, x2 = (x if x.shape == shape else x.expand(shape) for x in (x1, x2))

@@ -25,7 +25,7 @@ from babytriton.ops.pointwise import number
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
-from babytriton.ops.subscript import from_end, index64
+from babytriton.ops.subscript import from_end, index64, require_one_dtype
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of
@@ -279,6 +279,7 @@ def _index_put(
 ) -> Any:
     if any(x.meta.dtype in (torch.bool, torch.uint8) for x in indices):
         return _masked(input, indices, values, accumulate)
+    require_one_dtype(input, values)
     shape = tuple(input.meta.shape)
     n = len(indices)
     common = torch.broadcast_shapes(*(tuple(x.meta.shape) for x in indices))

@@ -49,6 +49,11 @@ def is_known(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
+def is_empty(meta: torch.Tensor) -> bool:
+    """Whether a tensor has no elements, whatever the sizes are that a call tells."""
+    return any(isinstance(n, int) and n == 0 for n in meta.shape)
+
+
 def is_one(size: Any) -> bool:
     """Whether a dimension of a kernel's buffer broadcasts.
 

@@ -16,7 +16,7 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from babytriton.ops.refusals import Mutation, Unavailable
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import int64, is_empty
 
 INJECTIVE = {"op_pattern": 2}
 """What makes FuseOps take a function for one that reads given elements of its inputs."""
@@ -302,6 +302,8 @@ class Memory:
                 raise Mutation("where it lies in another tensor is known only at run time", _CLONE)
         if storage is None or _is_whole(tensor, storage):
             whole = new
+        elif is_empty(tensor.meta):
+            whole = storage.expr
         else:
             _require_part(tensor, storage)
             if not Layout.of(tensor.meta).is_injective:

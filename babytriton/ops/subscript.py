@@ -13,11 +13,12 @@ from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
 from babytriton.ops.gradients import subscript as gradients
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64, is_known, is_one
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
+from babytriton.types import dtype_of
 
 T = torch.Tensor
 
@@ -187,3 +188,16 @@ def as_index(site: Site, part: Any) -> Value:
 ROWS: tuple[Op, ...] = (
     Op("getitem", (operator.getitem, T.__getitem__), _getitem, gradient=gradients.getitem),
 )
+
+
+def require_one_dtype(target: Value, new: Value) -> None:
+    """Refuse to put a tensor at indexed places of one with another dtype, as torch does.
+
+    Raises:
+        IllTyped: they have different ones.
+    """
+    dtypes = [dtype_of(value.meta.dtype).name for value in (target, new)]
+    if dtypes[0] != dtypes[1]:
+        raise IllTyped(
+            "a tensor of {} cannot be put at indexed places of one of {}".format(*dtypes[::-1])
+        )

@@ -38,5 +38,21 @@ def _reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
     return te.compute(shape, element, name="T_reshape", tag=topi.tag.INJECTIVE)
 
 
-LEGALIZATIONS = {"relax.reshape": _reshape}
+def _full(builder: BlockBuilder, call: ir.Call) -> relax.Expr:
+    """A tensor with one number everywhere.
+
+    TVM's own takes neither infinities nor NaN.
+    """
+    shape, number = call.args
+    if not isinstance(number, ir.GenericConst):
+        return builder.call_te(topi.full, list(shape), call.ty.dtype, number)
+    filled = tirx.const(number.value.numpy().item(), str(call.ty.dtype.dtype))
+    return builder.call_te(_filled, shape, filled, primfunc_name_hint="full")
+
+
+def _filled(shape: Sequence[ir.Expr], number: ir.Expr) -> te.Tensor:
+    return te.compute(shape, lambda *_: number, name="T_full", tag=topi.tag.ELEMWISE)
+
+
+LEGALIZATIONS = {"relax.full": _full, "relax.reshape": _reshape}
 """By operator."""

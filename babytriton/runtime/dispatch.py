@@ -128,13 +128,17 @@ def check_target(
         contiguous: whether the program takes it to be contiguous.
 
     Raises:
-        ValueError: another tensor shares its memory, or it is not contiguous.
+        ValueError: another tensor shares its memory, several of its elements do, or it is not
+            contiguous.
     """
     for other, tensor in others:
         if overlap(target, tensor):
             raise errors.SharedMemory(None, name, other).error()
+    strides = tuple(target.stride())
+    if any(size > 1 and stride == 0 for size, stride in zip(target.shape, strides)):
+        raise errors.SharedElements(None, name, str(tuple(target.shape)), str(strides)).error()
     if contiguous and not target.is_contiguous():
-        raise errors.NotContiguous(None, name, str(tuple(target.stride()))).error()
+        raise errors.NotContiguous(None, name, str(strides)).error()
 
 
 def fill(structure: Any, leaf: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:

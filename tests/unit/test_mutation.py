@@ -27,6 +27,21 @@ def test_items_and_slices() -> None:
     check(f, (X,))
 
 
+def test_nothing_is_written_to_views_without_elements() -> None:
+    def f(x):
+        part = x[:, :, :2]
+        part[0] = 1
+        return part
+
+    def g(x):
+        x[4:] = 3
+        x[:, 2:2] *= 2
+        return x
+
+    check(f, (torch.zeros(2, 0, 3),))
+    check(g, (torch.ones(4, 3),))
+
+
 def test_views_see_what_is_written() -> None:
     def f(x):
         y = x * 2

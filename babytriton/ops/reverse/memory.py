@@ -14,8 +14,10 @@ from babytriton.diagnostics import Span
 from babytriton.ops.refusals import NoGradient
 from babytriton.ops.reverse.rows import CopyStep
 from babytriton.ops.reverse.tape import still
+from babytriton.ops.sizes import is_empty
 from babytriton.ops.storage import INJECTIVE, Layout, overwritten, viewed
 from babytriton.ops.value import Value
+from babytriton.types import TensorType
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
@@ -32,6 +34,8 @@ def view(builder: Builder, contents: Value, meta: torch.Tensor) -> Value:
         meta: the tensor that views it.
     """
     base, part = Layout.of(contents.meta), Layout.of(meta)
+    if is_empty(meta):
+        return Value(builder, builder.empties([TensorType.of(meta)])[0].expr, meta)
     expr = builder.emit_te("view", viewed(base, part), contents.expr, attrs=INJECTIVE)
     found = Value(builder, expr, meta)
     if builder.tape.depends(contents):
