@@ -138,6 +138,18 @@ def _present_arch(kind: str, index: int | None = None) -> str | None:
     return _DEFAULT_ARCHS.get(kind)
 
 
+_ARITHMETIC_OF_HALVES = ("avx512fp16", "fullfp16")
+"""Features of processors with which LLVM computes halves in halves, and contracts multiplications
+and additions of them, where torch computes each operator in float32 and rounds."""
+
+
+@cache
+def _features(cpu: str | None) -> frozenset[str]:
+    """LLVM's names of what a processor has."""
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_features(target)))
+
+
 @lru_cache
 def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Target:
     """The target in TVM's words, host included.
@@ -149,7 +161,8 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
     arch = target.resolved().arch
     is_cpu = target.kind == "cpu"
     cpu = arch if is_cpu else _present_arch("cpu")
-    host = {"kind": "llvm", "mcpu": cpu, "cl-opt": list(options)}
+    without = [f"-{name}" for name in _ARITHMETIC_OF_HALVES if name in _features(cpu)]
+    host = {"kind": "llvm", "mcpu": cpu, "mattr": without, "cl-opt": list(options)}
     if is_cpu:
         return tvm.target.Target(host, host)
     device = {"kind": target.kind, **_LIMITS[target.kind]}

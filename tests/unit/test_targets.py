@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 import re
 
 import pytest
@@ -185,3 +186,14 @@ def test_rows_are_reduced_without_shuffles(monkeypatch: pytest.MonkeyPatch) -> N
 def test_unknown_targets(kind: str, arch: str | None, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         bt.Target(kind, arch=arch)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs LLVM's processors of x86")
+def test_halves_are_rounded_where_a_processor_computes_in_halves() -> None:
+    def f(x):
+        return x * x + x
+
+    compiled = bt.jit(bt.Target("cpu", arch="sapphirerapids"))(f).lower(torch.ones(64, dtype=torch.float16)).compile()
+    assembly = compiled.source("asm")
+    assert not re.search(r"\bv\w*(add|mul)\w*[ps]h\b", assembly)
+    assert "vcvtps2ph" in assembly
