@@ -193,7 +193,11 @@ def test_halves_are_rounded_where_a_processor_computes_in_halves() -> None:
     def f(x):
         return x * x + x
 
-    compiled = bt.jit(bt.Target("cpu", arch="sapphirerapids"))(f).lower(torch.ones(64, dtype=torch.float16)).compile()
+    compiled = (
+        bt.jit(bt.Target("cpu", arch="sapphirerapids"))(f)
+        .lower(torch.ones(64, dtype=torch.float16))
+        .compile()
+    )
     assembly = compiled.source("asm")
     assert not re.search(r"\bv\w*(add|mul)\w*[ps]h\b", assembly)
     assert "vcvtps2ph" in assembly
