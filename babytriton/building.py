@@ -19,6 +19,7 @@ from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import extent_of, launches_of
 from babytriton.passes.gpu.portable import missing
+from babytriton.passes.updates import IN_PLACE
 from babytriton.plan import KernelLaunch
 from babytriton.runtime import cuda, executable
 from babytriton.runtime.executable import Executable
@@ -208,10 +209,12 @@ def _line(place: str) -> str:
 
 
 def _parameters(func: tirx.PrimFunc) -> Iterator[str]:
-    for param in func.params:
+    updated = set(map(int, func.attrs.get(IN_PLACE, ()))) if func.attrs else set()
+    for number, param in enumerate(func.params):
         if isinstance(param.ty, tirx.BufferType):
             shape = ", ".join(str(extent_of(size)) for size in param.ty.shape)
-            yield f"{param.name}: {param.ty.dtype}[{shape}]"
+            note = " in place" if number in updated else ""
+            yield f"{param.name}: {param.ty.dtype}[{shape}]{note}"
 
 
 def _sizes(sizes: Sequence[int | str]) -> str:

@@ -29,6 +29,24 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Updates:
+    """What a program writes to its arguments.
+
+    Attributes:
+        entry: the program's function.
+        pairs: the number of a parameter, and that of the output that it is to hold.
+        fresh: the numbers of the parameters that are calls of torch which give new tensors.
+    """
+
+    entry: str = ""
+    pairs: tuple[tuple[int, int], ...] = ()
+    fresh: tuple[int, ...] = ()
+
+
+NONE = Updates()
+
+
+@dataclass(frozen=True)
 class Launch:
     """A call of a kernel.
 
@@ -36,11 +54,13 @@ class Launch:
         kernel: the name of its TensorIR function.
         arguments: the variables that it takes.
         outputs: what it takes after these, and writes.
+        updated: those of the arguments that it writes to as well.
     """
 
     kernel: str
     arguments: tuple[str, ...]
     outputs: tuple[Allocation, ...]
+    updated: tuple[str, ...] = ()
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -78,6 +98,13 @@ class Plan:
     sizes: tuple[tuple[str, str, int], ...]
     steps: tuple[Launch | OutsideCall, ...]
     results: tuple[str, ...]
+
+    @property
+    def updated(self) -> list[str]:
+        """The parameters that its kernels write to."""
+        launches = [step for step in self.steps if isinstance(step, Launch)]
+        changed = {name for step in launches for name in step.updated}
+        return [name for name in self.parameters if name in changed]
 
     @property
     def allocations(self) -> list[Allocation]:

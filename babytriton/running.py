@@ -82,7 +82,7 @@ class Runner:
 
     def _write(self, parameters: Sequence[Any], outputs: Sequence[Any]) -> None:
         for write in self._writes:
-            parameters[write.input].copy_(outputs[write.index])
+            interop.write(parameters[write.input], outputs[write.index])
 
     @property
     def inputs(self) -> Sequence[Input]:
@@ -126,11 +126,20 @@ class Runner:
         """Run the program; torch's autograd takes note where gradients are asked for."""
         if self.differentiated is None and not any(map(interop.is_wrapped, parameters)):
             return self.launch(parameters)
-        return record(self, self.launch, parameters, sizes)
+        return record(self, self._launch_apart, parameters, sizes)
 
     def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
-        """Run the program on tensors that are checked first."""
+        """Run the program on tensors that are checked first; it may write to them."""
         return self._launcher(self._checked(parameters))
+
+    def _launch_apart(self, parameters: Sequence[Any]) -> Sequence[Any]:
+        """Run the program on tensors that stay as they are."""
+        return self._launcher(self._apart(self._checked(parameters)))
+
+    def _apart(self, read: Sequence[Any]) -> list[Any]:
+        """Parameters with copies of those that the program writes to where they lie."""
+        updated = {parameter for parameter, _ in self.program.updates.pairs}
+        return [x.clone() if i in updated else x for i, x in enumerate(read)]
 
     def unchecked(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
         """As :meth:`outputs`, of parameters that kernels can read, outside torch.func."""
@@ -159,7 +168,7 @@ class Runner:
         """
         read = self._checked(parameters)
         if self.into is None:
-            for place, output in zip(places, self._launcher(read)):
+            for place, output in zip(places, self._launcher(self._apart(read))):
                 place.copy_(output)
             return
         written = [x if interop.writable(x) else x.new_empty(x.shape) for x in places]

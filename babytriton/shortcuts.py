@@ -23,7 +23,7 @@ from babytriton.ops import autocast
 from babytriton.ops.fallback import TorchCall
 from babytriton.running import Runner
 from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
-from babytriton.runtime.interop import packed, readable
+from babytriton.runtime.interop import packed, readable, write
 from babytriton.types import Size, TensorType
 
 _LOG = logging.getLogger(__name__)
@@ -194,8 +194,9 @@ class _Maker:
             elif value is not None:
                 attempt.write(f"{name} = {value}")
         output = self._run(values, unreadable)
-        for write in program.writes:
-            attempt.write(f"{values[write.input]}.copy_({output(write.index)})")
+        known = attempt.know("write", write)
+        for each in program.writes:
+            attempt.write(f"{known}({values[each.input]}, {output(each.index)})")
         result = self._result(program.result, values, output)
         return attempt.function(result, program.devices[0])
 

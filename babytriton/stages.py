@@ -176,7 +176,7 @@ class Lowered:
         """Fuse operators into TensorIR functions and give each its loops."""
         forward = self.forward
         with executable.COMPILE_LOCK, ours("scheduling"):
-            mod = pipeline.fuse_and_schedule(forward.mod, self.target)
+            mod = pipeline.fuse_and_schedule(forward.mod, self.target, forward.lowering.updates)
         return Scheduled(forward, mod)
 
     def compile(self) -> Compiled:

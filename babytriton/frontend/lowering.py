@@ -29,12 +29,13 @@ from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import ABSENT, FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
-from babytriton.ops.fallback import Fallback
+from babytriton.ops.fallback import Fallback, TorchCall
 from babytriton.ops.refusals import Related
 from babytriton.ops.reverse.sweep import sweep
 from babytriton.ops.sizes import SYMBOLIC, is_symbolic, symbolic_in
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
+from babytriton.plan import Updates
 from babytriton.targets import Target
 
 if TYPE_CHECKING:
@@ -135,6 +136,18 @@ class Lowering:
     gradient: Gradient | None = None
     draws: bool = False
     follows: tuple[int, ...] = ()
+
+    @property
+    def updates(self) -> Updates:
+        """What it may write to its inputs where they lie.
+
+        Nothing, where gradients are asked for: what they are computed from stays as it is.
+        """
+        if self.gradient is not None:
+            return Updates(self.entry)
+        calls = [(i, x) for i, x in enumerate(self.inputs) if isinstance(x, TorchCall)]
+        fresh = tuple(i for i, call in calls if call.is_new)
+        return Updates(self.entry, tuple((x.input, x.index) for x in self.writes), fresh)
 
 
 def lower(

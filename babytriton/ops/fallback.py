@@ -62,6 +62,11 @@ class TorchCall:
     fallback: Fallback | None = None
     turns: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether its results are known to share no memory with what it is given."""
+        return bool(self.turns)
+
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
 

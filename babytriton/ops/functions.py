@@ -9,6 +9,9 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, te, tirx
 from tvm.relax.expr import te_tensor
 
+INJECTIVE = {"op_pattern": 2}
+"""What makes FuseOps take a function for one that reads given elements of its inputs."""
+
 
 def from_te(
     fn: Callable[..., Any], inputs: Sequence[relax.Expr], attrs: Mapping[str, Any] | None = None

@@ -256,28 +256,26 @@ def _one(new: Any) -> Any:
 
 
 def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) -> None:
-    """``torch.index_put`` into the view that the indexed dimensions stand first in."""
+    """``torch.index_put`` into the view that numbers and slices give."""
     given = [isinstance(part, (Value, list)) for part in parts]
     basic = tuple(slice(None) if ours else part for ours, part in zip(given, parts))
-    view = builder.call(operator.getitem, (owner, basic), {})
-    kept = [ours for ours, part in zip(given, parts) if ours or not isinstance(part, int)]
-    dims = [dim for dim, ours in enumerate(kept) if ours]
-    others = [dim for dim, ours in enumerate(kept) if not ours]
-    indices = [_index(builder, part) for ours, part in zip(given, parts) if ours]
-    if isinstance(new, Value) and not isinstance(new, Scalar) and any(x.meta.ndim for x in indices):
+    is_all = all(isinstance(part, slice) and part == slice(None) for part in basic)
+    view = owner if is_all else builder.call(operator.getitem, (owner, basic), {})
+    indices = [
+        _index(builder, part) if ours else None
+        for ours, part in zip(given, parts)
+        if ours or not isinstance(part, int)
+    ]
+    shaped = any(x.meta.ndim for x in indices if x is not None)
+    if isinstance(new, Value) and not isinstance(new, Scalar) and shaped:
         require_one_dtype(owner, new)
-    front = view.permute(*dims, *others)
-    found = builder.call(operator.getitem, (front, tuple(indices)), {})
-    common = found.meta.ndim - len(others)
-    # Where the indices stood side by side, their dimensions stand where they stood.
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    at = dims[0] if adjacent else 0
-    sizes = found.meta.shape
-    rest = sizes[common:]
-    value = _expanded(builder, new, (*rest[:at], *sizes[:common], *rest[at:]), owner.meta.dtype)
-    value = value.movedim(list(range(at, at + common)), list(range(common)))
-    placed = builder.call(torch.index_put, (front, tuple(indices), value), {})
-    builder.memory.write(front, placed.expr)
+    at = tuple(slice(None) if x is None else x for x in indices)
+    found = builder.call(operator.getitem, (view, at), {})
+    value = _fitted(builder, new, tuple(found.meta.shape), owner.meta.dtype)
+    # The one that takes None for the dimensions without an index.
+    put = torch.ops.aten.index_put.default
+    placed = builder.call(put, (view, indices, value), {})
+    builder.memory.write(view, placed.expr)
 
 
 def _index(builder: Builder, part: Any) -> Value:
@@ -293,6 +291,22 @@ def is_mask(item: Any) -> bool:
 
 def _is_mask(part: Any) -> bool:
     return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
+
+
+def _fitted(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+    """What is assigned, as a tensor of the dtype of where it goes, that broadcasts to its shape."""
+    if isinstance(new, Scalar):
+        new = new.tensor
+    if not isinstance(new, Value):
+        filled: Value = builder.call(torch.full, ((), new), {"dtype": dtype})
+        return filled
+    extra = new.meta.ndim - len(shape)
+    if extra > 0:  # sizes of 1 in front do not count
+        new = new.reshape(new.meta.shape[extra:])
+    # torch says what does not fit.
+    typed(builder.device, builder.symbols, torch.Tensor.expand, (new, shape), {})
+    fitted: Value = new if new.meta.dtype == dtype else new.to(dtype)
+    return fitted
 
 
 def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:

@@ -58,6 +58,9 @@ COMBINE: dict[str | None, Combine] = {
 }
 """What becomes of the old element and the new one, by torch's names of it."""
 
+COPY, SCATTER = "copy", "scatter"
+"""The names of the two blocks: the copy, and what is written to it."""
+
 _MANY = 4096
 """Writes after one another that are too slow for one GPU thread where hardly any others run."""
 
@@ -84,7 +87,7 @@ def _written(
         count: the writes in each, one after the other.
         places: from the index buffers, a slice's index and the number of a write: the position
             to write to, which dimensions of it came from the indices, and the position to read
-            ``source`` at.
+            ``source`` at, which broadcasts.
     """
     if site.builder.device.type == "cuda" and count > max(_MANY, math.prod(slices)):
         raise Unsupported("many writes to few slices would run on few threads")
@@ -106,19 +109,22 @@ def _written(
             base, *others = buffers
             picks = others[len(tensors) - 1 :]
             out = S.arg("out", S.buffer([int64(n) for n in shape], name))
-            with _points(shape, "copy") as index:
+            with _points(shape, COPY) as index:
                 S.buffer_store(out, base[tuple(index)], index)
-            with _points(slices, "scatter") as at:
+            with _points(slices, SCATTER) as at:
                 place, bounded, _ = places(picks, at, int64(0))
                 # Schedules may not spread a block over threads that reads what it writes; this
                 # one does so only within its slice.
-                S.reads(*(x[tuple(_whole(n) for n in x.shape)] for x in others))
+                S.reads(*(x[tuple(_whole(n) for n in x.shape)] for x in others if x.shape))
                 S.writes(
                     out[tuple(_whole(shape[d]) if d in bounded else i for d, i in enumerate(place))]
                 )
                 with S.serial(int64(0), int64(count)) as i:
                     place, _, origin = places(picks, at, i)
-                    new = others[0][tuple(origin)] if len(tensors) > 1 else _constant(source, dtype)
+                    if len(tensors) > 1:
+                        new = tirx.BufferLoad(others[0], _broadcast(others[0], origin))
+                    else:
+                        new = _constant(source, dtype)
                     inside = [tirx.all(place[d] >= 0, place[d] < int64(shape[d])) for d in bounded]
                     with S.If(tirx.all(*inside)), S.Then():
                         S.buffer_store(out, combine(out[tuple(place)], new), place)
@@ -246,7 +252,8 @@ def _placed(
         return [*at[:dim], pick, *at[dim:]], [dim], [*at[:dim], i, *at[dim:]]
 
     slices, count = (*sizes[:dim], *sizes[dim + 1 :]), index.meta.numel()
-    return _written(site, input, [index.reshape(-1)], source, combine, slices, count, places)
+    flat = index if index.meta.ndim == 1 else index.reshape(-1)
+    return _written(site, input, [flat], source, combine, slices, count, places)
 
 
 def _index_add(
@@ -275,24 +282,54 @@ def _index_fill(site: Site, input: Value, dim: int, index: Value, value: Any) ->
 
 
 def _index_put(
-    site: Site, input: Value, indices: Sequence[Value], values: Value, accumulate: bool = False
+    site: Site,
+    input: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool = False,
 ) -> Any:
-    if any(x.meta.dtype in (torch.bool, torch.uint8) for x in indices):
-        return _masked(input, indices, values, accumulate)
+    """As torch has it: None for a dimension that is written along all of."""
+    given = [x for x in indices if x is not None]
+    if any(x.meta.dtype in (torch.bool, torch.uint8) for x in given):
+        return _masked(input, given, values, accumulate)
     require_one_dtype(input, values)
     shape = tuple(input.meta.shape)
-    n = len(indices)
-    common = torch.broadcast_shapes(*(tuple(x.meta.shape) for x in indices))
-    count, rest = math.prod(common), shape[n:]
-    flat = [x.expand(common).reshape(count) for x in indices]
-    source = values.expand((*common, *rest)).reshape(count, *rest)
+    dims = [dim for dim, x in enumerate(indices) if x is not None]
+    others = [dim for dim in range(len(shape)) if dim not in dims]
+    common = torch.broadcast_shapes(*(tuple(x.meta.shape) for x in given))
+    # Where the indices stand side by side, their dimensions stand where they stood.
+    first = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
 
     def places(picks: Sequence[Any], at: Sequence[Expr], i: Expr) -> Any:
-        found = [from_end(index64(x[i]), int64(size)) for x, size in zip(picks, shape)]
-        return [*found, *at], list(range(n)), [i, *at]
+        write = _unraveled(i, common)
+        place = dict(zip(others, at))
+        for dim, pick in zip(dims, picks):
+            index = tirx.BufferLoad(pick, _broadcast(pick, write))
+            place[dim] = from_end(index64(index), int64(shape[dim]))
+        origin = [*at[:first], *write, *at[first:]]
+        return [place[dim] for dim in range(len(shape))], dims, origin
 
     combine = _add if accumulate else _replace
-    return _written(site, input, flat, source, combine, rest, count, places)
+    rest = [shape[dim] for dim in others]
+    return _written(site, input, given, values, combine, rest, math.prod(common), places)
+
+
+def _unraveled(i: Expr, shape: Sequence[int]) -> list[Expr]:
+    """The index of an element of a shape, by its number."""
+    found: list[Expr] = []
+    for size in reversed(shape[1:]):
+        found.insert(0, tirx.floormod(i, int64(size)))
+        i = tirx.floordiv(i, int64(size))
+    return [i, *found] if shape else []
+
+
+def _broadcast(buffer: Any, index: Sequence[Expr]) -> list[Expr]:
+    """The index of the element of a buffer that stands at one of what it broadcasts to."""
+    own = list(index)[len(index) - len(buffer.shape) :]
+    return [
+        int64(0) if isinstance(n, tirx.IntImm) and int(n) == 1 else i
+        for n, i in zip(buffer.shape, own)
+    ]
 
 
 def _masked(input: Any, indices: Sequence[Value], values: Any, accumulate: bool) -> Any:
@@ -360,7 +397,12 @@ ROWS: tuple[Op, ...] = (
     Op("index_add", (torch.index_add, T.index_add), _index_add, gradient=gradients.index_add),
     Op("index_copy", (torch.index_copy, T.index_copy), _index_copy, gradient=gradients.index_copy),
     Op("index_fill", (torch.index_fill, T.index_fill), _index_fill, gradient=gradients.index_fill),
-    Op("index_put", (torch.index_put, T.index_put), _index_put, gradient=gradients.index_put),
+    Op(
+        "index_put",
+        (torch.index_put, T.index_put, torch.ops.aten.index_put.default),
+        _index_put,
+        gradient=gradients.index_put,
+    ),
     Op(
         "select_scatter",
         (torch.select_scatter, T.select_scatter),

@@ -10,9 +10,9 @@ from tvm import relax, te, tirx
 from tvm.ir import Type
 
 from babytriton.ops import numerics
+from babytriton.ops.functions import INJECTIVE
 from babytriton.ops.meta import meta_of
 from babytriton.ops.sizes import int64, is_symbolic
-from babytriton.ops.storage import INJECTIVE
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of, find_dtype
 

@@ -7,86 +7,14 @@ new contents, and a tensor that views the storage is read from them when it is u
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import tvm_ffi
-from tvm import te, tirx
 from tvm.ir import Expr
 
+from babytriton.ops.layout import Layout
 from babytriton.ops.refusals import Mutation, Unavailable
-from babytriton.ops.sizes import int64, is_empty
-
-INJECTIVE = {"op_pattern": 2}
-"""What makes FuseOps take a function for one that reads given elements of its inputs."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the elements of a tensor lie in its storage: torch's sizes, strides and offset."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-    @classmethod
-    def of(cls, meta: torch.Tensor) -> Layout:
-        """The layout of a real or meta tensor."""
-        return cls(tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()))
-
-    @property
-    def is_injective(self) -> bool:
-        """Whether no two elements lie in one place."""
-        reach = 1
-        for dim in reversed(self._by_stride()):
-            if self.strides[dim] < reach:
-                return False
-            reach = self.strides[dim] * (self.shape[dim] - 1) + reach
-        return True
-
-    def position(self, index: Sequence[Any]) -> Any:
-        """The place of an element in the storage."""
-        terms = (i * int64(stride) for i, stride in zip(index, self.strides))
-        return sum(terms, int64(self.offset))
-
-    def index(self, position: Any) -> tuple[list[Any], Any]:
-        """The element that lies at a place, and whether there is one.
-
-        Only for a layout that is injective: then the largest stride decides first.
-        """
-        index: list[Any] = [int64(0)] * len(self.shape)
-        rest = position - int64(self.offset)
-        inside: list[Any] = []
-        for dim in self._by_stride():
-            index[dim] = tirx.floordiv(rest, int64(self.strides[dim]))
-            inside += [index[dim] >= 0, index[dim] < int64(self.shape[dim])]
-            rest = rest - index[dim] * int64(self.strides[dim])
-        return index, tirx.all(tirx.EQ(rest, int64(0)), *inside)
-
-    def turned(self, other: Layout) -> list[int] | None:
-        """The dimension of another layout that each of this one is; None if it is not as turned."""
-        if len(self.shape) != len(other.shape) or not _are_same(self.offset, other.offset):
-            return None
-        rest = list(range(len(other.shape)))
-        found = []
-        for size, stride in zip(self.shape, self.strides):
-            for dim in rest:
-                if _are_same(size, other.shape[dim]) and _are_same(stride, other.strides[dim]):
-                    rest.remove(dim)
-                    found.append(dim)
-                    break
-        return None if rest else found
-
-    def _by_stride(self) -> list[int]:
-        """The dimensions that have more than one element, the largest stride first."""
-        dims = [dim for dim, size in enumerate(self.shape) if size != 1]
-        return sorted(dims, key=lambda dim: -self.strides[dim])
-
-
-def _are_same(left: Any, right: Any) -> bool:
-    """Whether two sizes are written in the same way."""
-    return bool(tvm_ffi.structural_equal(int64(left), int64(right)))
+from babytriton.ops.sizes import is_empty
 
 
 class Storage:
@@ -362,37 +290,3 @@ def _require_part(tensor: Stored, storage: Storage) -> None:
     one_type = tensor.meta.dtype == storage.meta.dtype
     if not (covered and one_type and Layout.of(storage.meta).is_injective):
         raise Mutation("it sees its memory as another dtype, or with gaps", _CLONE)
-
-
-def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
-    """The tensor expression of a view, in terms of the tensor the memory was made for."""
-
-    dims = base.turned(view)
-
-    def fn(contents: te.Tensor) -> te.Tensor:
-        def element(*index: Any) -> Any:
-            if dims is not None:
-                return contents(*(index[dim] for dim in dims))
-            return contents(*base.index(view.position(index))[0])
-
-        return te.compute(tuple(map(int64, view.shape)), element, name="view")
-
-    return fn
-
-
-def overwritten(base: Layout, view: Layout) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
-    """The tensor expression of the whole memory after a view of it got new elements."""
-
-    dims = view.turned(base)
-
-    def fn(contents: te.Tensor, new: te.Tensor) -> te.Tensor:
-        def element(*index: Any) -> Any:
-            if dims is not None:
-                return new(*(index[dim] for dim in dims))
-            own, inside = view.index(base.position(index))
-            # if_then_else, as elsewhere there is no new element to read.
-            return tirx.if_then_else(inside, new(*own), contents(*index))
-
-        return te.compute(tuple(map(int64, base.shape)), element, name="overwrite")
-
-    return fn

@@ -142,6 +142,28 @@ def inline_cheap(
     return kept
 
 
+def inline_numbers(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[SBlockInfo]:
+    """Inline the single numbers that others are computed from; the other blocks.
+
+    On a GPU a launch takes longer than each thread takes for a number of its own.
+    """
+    kept = []
+    for info in infos:
+        is_number = points(info) == 1 and is_pointwise(sch, info) and not is_output(sch, info)
+        if is_number and is_cheap_to_repeat(sch, info):
+            sch.compute_inline(info.block_rv)
+        else:
+            kept.append(info)
+    return kept
+
+
+def is_cheap_to_repeat(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """Whether computing a block's value at each read adds little text."""
+    buffer, value = written(sch, info), sch.get(info.block_rv).body.value
+    reads = sum(len(loads(sch, other, buffer)) for other in sch.get_consumers(info.block_rv))
+    return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= CHEAP
+
+
 def reads_from(sch: s_tir.Schedule, info: SBlockInfo, source: SBlockInfo) -> bool:
     """Whether the block reads what `source` writes."""
     return any(loads(sch, info.block_rv, buffer) for buffer in results(sch, source))
@@ -155,13 +177,11 @@ def is_worth_inlining(
     value = sch.get(info.block_rv).body.value
     has_call = not repeat_calls and bool(nodes(value, ir.Call))
     consumers = sch.get_consumers(info.block_rv)
-    buffer = written(sch, info)
-    reads = sum(len(loads(sch, consumer, buffer)) for consumer in consumers)
     if has_call and (len(consumers) > 1 or is_wider(consumers, info, sch, sizes)):
         return False
     if any(reads_elsewhere(sch, consumer, info) for consumer in consumers):
         return False
-    return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= CHEAP
+    return is_cheap_to_repeat(sch, info)
 
 
 def is_wider(

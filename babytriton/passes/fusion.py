@@ -19,6 +19,7 @@ from tvm.relax.expr import _update_type
 from babytriton.passes import lines
 from babytriton.passes.bindings import elements, is_tensor, read_by
 from babytriton.passes.names import of_parts, without_endings
+from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -101,6 +102,11 @@ class _Unit:
     direct: frozenset[int]
     shares: frozenset[int] = frozenset()
     blocks: tuple[s_tir.SBlock, ...] = ()
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it writes a part of a tensor: what reads all of that does so from memory."""
+        return any(map(is_box, self.blocks))
 
 
 def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
@@ -212,16 +218,19 @@ def _plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
 def _groups(units: list[_Unit], kind: Kind) -> list[list[int]]:
     """The numbers of the units to fuse, in running order; only groups of two and more."""
     groups = [frozenset([number]) for number in range(len(units))]
-    for number, unit in enumerate(units):
-        if not unit.blocks:
-            continue
-        beside = unit.shares if kind.side_by_side else ()
-        others = [*sorted(unit.direct, reverse=True), *sorted(beside, reverse=True)]
-        for other in others:
-            joint = groups[number] | groups[other]
-            if groups[number] != groups[other] and _fits(units, joint, groups, kind):
-                for member in joint:
-                    groups[member] = joint
+    tried: set[frozenset[int]] = set(groups)
+    before: list[frozenset[int]] = []
+    while groups != before:  # A unit may fit a group that was made after it was looked at.
+        before = list(groups)
+        for number, unit in enumerate(units):
+            beside = unit.shares if kind.side_by_side and unit.blocks else ()
+            direct = unit.direct if unit.blocks else ()
+            for other in [*sorted(direct, reverse=True), *sorted(beside, reverse=True)]:
+                joint = groups[number] | groups[other]
+                if joint not in tried and _fits(units, joint, groups, kind):
+                    for member in joint:
+                        groups[member] = joint
+                tried.add(joint)
     return [sorted(group) for group in dict.fromkeys(groups) if len(group) > 1]
 
 
@@ -230,6 +239,9 @@ def _fits(
 ) -> bool:
     """Whether the units can work together, and nothing must run between them."""
     if not all(units[n].blocks for n in joint):
+        return False
+    ends = {n for n in joint if units[n].is_end}
+    if any(units[n].direct & ends for n in joint):
         return False
     before: set[int] = set()
     more = frozenset().union(*(units[n].needs for n in joint)) - joint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -295,6 +295,19 @@ def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
 def _of_result(use: _Use, place: int) -> str:
     """What a result of a function is called that has no name."""
     return use.function if len(use.results) == 1 else f"{use.function}_{place}"
+
+
+def named_after(func: tirx.PrimFunc, arguments: Sequence[ir.Expr]) -> tirx.PrimFunc:
+    """A kernel whose parameters are called what the user calls the tensors that it is given."""
+    taken = {param.name for param in func.params}
+    renamed = {}
+    for param, argument in zip(func.params, arguments):
+        name = _ascii(getattr(argument, "name", ""))
+        is_users = bool(name) and not _GIVEN.fullmatch(name) and name not in taken
+        if is_users and isinstance(param.ty, tirx.BufferType):
+            taken.add(name)
+            renamed[param] = ir.Var(name, param.ty)
+    return _with_vars(func, renamed) if renamed else func
 
 
 def _with_vars(func: ir.BaseFunc, renamed: Mapping[ir.Var, ir.Var]) -> ir.BaseFunc:

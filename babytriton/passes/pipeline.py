@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import cpu, devices, forms, gpu, indices, lines, names
+from babytriton.passes import cpu, devices, forms, gpu, indices, lines, names, updates
 from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
@@ -41,8 +41,10 @@ from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
+from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work, with_rows_first
 from babytriton.passes.scheduling import first_fit, schedule
+from babytriton.plan import NONE, Updates
 from babytriton.targets import Target, tvm_target
 
 LEGALIZE = (
@@ -141,13 +143,19 @@ def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
 register_tir_pipeline(LOWERING, _lowering)
 
 
-def fuse(mod: IRModule, target: Target) -> IRModule:
-    """Relax operators -> calls of fused, unscheduled TensorIR functions."""
+def fuse(mod: IRModule, target: Target, written: Updates = NONE) -> IRModule:
+    """Relax operators -> calls of fused, unscheduled TensorIR functions.
+
+    Args:
+        mod: a program.
+        target: what it is compiled for.
+        written: what it writes to its arguments.
+    """
     device = tvm_target(target)
     kind = devices.KINDS[device.kind.name]
     rows, small = ROWS[kind]
     with device:
-        mod = tvm.transform.Sequential(LEGALIZE)(mod)
+        mod = updates.kept_apart(tvm.transform.Sequential(LEGALIZE)(mod), written)
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
@@ -164,26 +172,52 @@ def fuse(mod: IRModule, target: Target) -> IRModule:
         return is_on_columns(blocks) and not any(map(is_product, blocks))
 
     kinds = (
+        Kind(ends_in_box, partial(accepts, POINTS[kind])),
         Kind(on_rows, partial(accepts, rows)),
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
     mod = names.named(fuse_kernels(mod, kinds))
-    return names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
+    mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
+    return updates.parts_in_place(mod, written)
 
 
-def fuse_and_schedule(mod: IRModule, target: Target) -> IRModule:
-    """Relax operators -> calls of fused TensorIR functions, scheduled for the target."""
-    return schedule_kernels(devices.place(fuse(devices.cross_once(mod), target)), target)
+def fuse_and_schedule(mod: IRModule, target: Target, written: Updates) -> IRModule:
+    """Relax operators -> calls of fused TensorIR functions, scheduled for the target.
+
+    Args:
+        mod: a program.
+        target: what it is compiled for.
+        written: what it writes to its arguments.
+    """
+    mod = devices.place(fuse(devices.cross_once(mod), target, written))
+    return schedule_kernels(mod, target, written)
 
 
-def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
-    """Unscheduled TensorIR functions -> the same with loops for the target, or their own one."""
+def schedule_kernels(mod: IRModule, target: Target, written: Updates = NONE) -> IRModule:
+    """Unscheduled TensorIR functions -> the same with loops for the target, or their own one.
+
+    Args:
+        mod: has the functions, and may call them.
+        target: what they are compiled for.
+        written: what the program that calls them writes to its arguments.
+    """
+    home = tvm_target(target)
+
+    def with_loops(kernels: IRModule, own: Any) -> IRModule:
+        return schedule(kernels, rules_of(devices.KINDS[own.kind.name], target), own)
+
+    mod = updates.in_place(_of_each_target(mod, home, with_loops), written)
+    return _of_each_target(mod, home, lambda x, own: finish(x, devices.KINDS[own.kind.name]))
+
+
+def _of_each_target(
+    mod: IRModule, home: Any, change: Callable[[IRModule, Any], IRModule]
+) -> IRModule:
+    """A module with the kernels of each target changed together."""
     functions = dict(mod.functions_items())
-    for own, kernels in devices.by_target(mod, tvm_target(target)):
-        kind = devices.KINDS[own.kind.name]
-        scheduled = finish(schedule(kernels, rules_of(kind, target), own), kind)
-        functions.update(scheduled.functions_items())
+    for own, kernels in devices.by_target(mod, home):
+        functions.update(change(kernels, own).functions_items())
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 

@@ -155,7 +155,14 @@ def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
 
 
 def is_on_points(blocks: Sequence[s_tir.SBlock]) -> bool:
-    """Whether all blocks store a value at each of the same points, of values at their own point."""
+    """Whether all blocks store a value at each of the same points, of values at their own point.
+
+    Some may compute single numbers before.
+    """
+    numbers = [block for block in blocks if stores_points(block) and not spatial(block)]
+    blocks = [block for block in blocks if block not in numbers]
+    if not blocks or any(_reads(number, block) for number in numbers for block in blocks):
+        return False
     points = spatial(blocks[0])
     return (
         all(stores_points(block) and same_extents(spatial(block), points) for block in blocks)

@@ -15,7 +15,7 @@ from babytriton.passes.intrinsics import function_name
 Indices = tuple[ir.Expr, ...]
 
 # Calls that give the address of memory, at which anything may be read or written.
-_ADDRESSES = frozenset(("buffer_data", "address_of", "tvm_access_ptr"))
+ADDRESSES = frozenset(("buffer_data", "address_of", "tvm_access_ptr"))
 
 OPAQUE = (tirx.Evaluate, tirx.While, tirx.AttrStmt, tirx.DeclBuffer)
 
@@ -112,7 +112,7 @@ class Effects:
             found.writes[allocation.buffer].extend(())
         calls = {function_name(call) for call in nodes(stmt, ir.Call)}
         is_plain = not any(nodes(stmt, kind) for kind in OPAQUE)
-        found.is_known = is_plain and not calls & _ADDRESSES
+        found.is_known = is_plain and not calls & ADDRESSES
         return found
 
     def conflicts(self, later: Effects) -> set[tirx.Var]:

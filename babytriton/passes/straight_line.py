@@ -71,6 +71,8 @@ class _Reader:
             raise _NotStraight
         if value.op == ir.Op.get("relax.call_tir"):
             return self._launch(binding.var, value)
+        if value.op == ir.Op.get("relax.call_tir_inplace"):
+            return self._launch(binding.var, value, list(map(int, value.attrs.inplace_indices)))
         # One that only has an effect is called directly, the others by an operator.
         packed = [value.op, *value.args]
         if value.op == ir.Op.get("relax.call_pure_packed"):
@@ -84,18 +86,31 @@ class _Reader:
         self._tuples[binding.var] = results = tuple(self._new() for _ in type.fields)
         return OutsideCall(function, tuple(arguments), results)
 
-    def _launch(self, variable: Any, call: ir.Call) -> Launch:
+    def _launch(self, variable: Any, call: ir.Call, places: Sequence[int] = ()) -> Launch:
+        """The step of a call.
+
+        Args:
+            variable: that it is bound to.
+            call: of a kernel.
+            places: for each result, the number of the argument that it is in the place of, or -1;
+                none where all are new.
+        """
         kernel, arguments, *others = call.args
         if others or not isinstance(arguments, relax.Tuple):
             raise _NotStraight
         given = self._all(arguments.fields)
         (type,) = call.ty_args
-        if isinstance(type, ir.TupleType):
-            outputs = [self._allocation(self._new(), each) for each in type.fields]
-            self._tuples[variable] = tuple(output.name for output in outputs)
+        is_tuple = isinstance(type, ir.TupleType)
+        types = list(type.fields) if is_tuple else [type]
+        at = list(places) or [-1] * len(types)
+        names = [given[n] if n >= 0 else self._new() for n in at]
+        if is_tuple:
+            self._tuples[variable] = tuple(names)
         else:
-            outputs = [self._allocation(self._new(variable), type)]
-        return Launch(kernel.name_hint, given, tuple(outputs))
+            (self._names[variable],) = names
+        outputs = [self._allocation(name, type) for name, type, n in zip(names, types, at) if n < 0]
+        updated = tuple(name for name, n in zip(names, at) if n >= 0)
+        return Launch(kernel.name_hint, given, tuple(outputs), updated)
 
     def _allocation(self, name: str, type: Any) -> Allocation:
         shape = tuple(

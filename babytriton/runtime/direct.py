@@ -77,6 +77,11 @@ class DirectLauncher:
         return self._globals
 
     @property
+    def writes_in_place(self) -> bool:
+        """Whether it writes to parameters where they lie."""
+        return bool(self._program.updated)
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """The variables that are to hold the program's parameters."""
         return self._program.parameters
@@ -106,6 +111,14 @@ class DirectLauncher:
         program = self._program
         places = {name: f"place{i}" for i, name in enumerate(program.results)}
         ours = {x.name: places[x.name] for x in program.allocations if x.name in places}
+        # The parameters themselves stay as they are.
+        updated = {name: places[name] for name in program.updated}
+        copies = [
+            line
+            for name, place in updated.items()
+            for line in (f"copy({place}, {name})", f"{name} = {place}")
+        ]
+        ours |= updated
         # What no kernel writes: parameters, torch's results, and an output that is there twice.
         others = [
             f"copy(place{i}, {name})"
@@ -113,7 +126,7 @@ class DirectLauncher:
             if ours.get(name) != f"place{i}"
         ]
         names = [*program.parameters, *(f"place{i}" for i in range(len(program.results)))]
-        return self._defined(names, [*self._steps(ours), *others, "return"])
+        return self._defined(names, [*copies, *self._steps(ours), *others, "return"])
 
     def _defined(self, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
         found: dict[str, Any] = {}

@@ -130,7 +130,10 @@ def check_target(
     Raises:
         ValueError: another tensor shares its memory, several of its elements do, or it is not
             contiguous.
+        RuntimeError: torch refuses it: it is of inference mode, outside of that.
     """
+    if target.is_inference() and not torch.is_inference_mode_enabled():
+        target.as_strided((0,), (1,)).zero_()  # torch's own words, and nothing is written
     for other, tensor in others:
         if overlap(target, tensor):
             raise errors.SharedMemory(None, name, other).error()

@@ -43,6 +43,21 @@ def writable(tensor: torch.Tensor) -> bool:
     return aligned and tensor.is_contiguous()
 
 
+def write(target: torch.Tensor, new: torch.Tensor) -> None:
+    """Write what a program gives to a tensor, if it was not written there already."""
+    is_there = new is target or (not is_wrapped(target) and new.data_ptr() == target.data_ptr())
+    if is_there:
+        note_write(target)
+    else:
+        target.copy_(new)
+
+
+def note_write(target: torch.Tensor) -> None:
+    """Let torch know that a kernel wrote to a tensor, as its own in place do."""
+    if not target.is_inference():
+        torch.autograd.graph.increment_version(target)
+
+
 def is_wrapped(value: Any) -> bool:
     """Whether it is a tensor that torch.func differentiates or vectorizes."""
     if not isinstance(value, torch.Tensor):

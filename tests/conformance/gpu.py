@@ -18,6 +18,7 @@ from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.gradient import Parameter
 from babytriton.running import filled
+from babytriton.runtime import interop
 from babytriton.runtime.dispatch import fill
 from tests.emulator import emulator
 
@@ -25,10 +26,19 @@ TARGET = bt.Target("cuda", arch="sm_80")
 
 
 def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
-    """The result of a function compiled for CUDA, on CPU tensors."""
+    """The result of a function compiled for CUDA, on CPU tensors, which it may write to."""
     if emulator.available_gpu() == "real":
-        moved = fill(arguments, lambda x: x.cuda(), (torch.Tensor,))
-        return fill(compiled(*moved), lambda x: x.cpu(), (torch.Tensor,))
+        moved: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def to_gpu(x: torch.Tensor) -> torch.Tensor:
+            moved.append((x, x.cuda()))
+            return moved[-1][1]
+
+        result = compiled(*fill(arguments, to_gpu, (torch.Tensor,)))
+        for x, there in moved:
+            if there._version:
+                x.copy_(there)
+        return fill(result, lambda x: x.cpu(), (torch.Tensor,))
     lowering = compiled.scheduled.lowered.lowering
     bound = compiled.scheduled.lowered.parameters.bind(arguments, {})
     leaves = leaves_of(bound, compiled.signature.static, compiled.signature.names)
@@ -37,6 +47,8 @@ def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
     parameters = [_parameter(input, leaves, sizes) for input in lowering.inputs]
     executable = compiled.executable
     outputs = emulator.run(executable.vm_executable, executable.entry, parameters)
+    for write in lowering.writes:
+        interop.write(parameters[write.input], outputs[write.index])
     return filled(lowering.result, parameters, outputs, sizes)
 
 

@@ -117,6 +117,35 @@ def test_half_precision_with_a_weight_is_one_kernel():
     assert kernels(jitted, *args) == 1
 
 
+def residual_norm(x, r, w):
+    h = x.float() + r.float()
+    out = h.to(x.dtype)
+    y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return y.to(x.dtype) * w, out
+
+
+def written_residual_norm(x, r, w):
+    h = x + r
+    r.copy_(h)
+    h = h.float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+@pytest.mark.parametrize("target", ["cpu", bt.Target("cuda", arch="sm_80")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("fn", [residual_norm, written_residual_norm])
+def test_what_joins_late_is_one_kernel(fn, dtype, target):
+    args = drawn((37, 104), (37, 104), (104,), dtype=dtype)
+    jitted = bt.jit(target)(fn)
+    assert kernels(jitted, *args) == 1
+    if target == "cpu":
+        ours, theirs = [[x.clone() for x in args] for _ in range(2)]
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+        close = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(jitted(*ours), fn(*theirs), **close)
+        torch.testing.assert_close(ours, theirs, **close)
+
+
 @pytest.mark.parametrize("fn", [cross_entropy, smoothed_loss_sum], ids=lambda fn: fn.__name__)
 def test_loss_and_its_mean_are_one_kernel(fn):
     (x,) = drawn((37, 103))

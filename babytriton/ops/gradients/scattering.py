@@ -157,7 +157,8 @@ def index_put(
     if any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices):
         return _masked(grad, indices, values, accumulate)
     at = tuple(slice(None) if x is None else x for x in indices)
-    kept = grad if accumulate else grad.index_put(tuple(indices), torch.zeros_like(values))
+    put = torch.ops.aten.index_put.default  # the one that takes None
+    kept = grad if accumulate else put(grad, indices, torch.zeros_like(values))
     return kept, None, grad[at]
 
 

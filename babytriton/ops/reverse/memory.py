@@ -11,11 +11,12 @@ from tvm import relax
 from tvm.relax.script import builder as R
 
 from babytriton.diagnostics import Span
+from babytriton.ops.functions import INJECTIVE
+from babytriton.ops.layout import Layout, overwritten, viewed
 from babytriton.ops.refusals import NoGradient
 from babytriton.ops.reverse.rows import CopyStep
 from babytriton.ops.reverse.tape import still
 from babytriton.ops.sizes import is_empty
-from babytriton.ops.storage import INJECTIVE, Layout, overwritten, viewed
 from babytriton.ops.value import Value
 from babytriton.types import TensorType
 

@@ -6,7 +6,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
+from babytriton.passes.blocks import inline_cheap, inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.threads import bind_flat, bind_one, thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
@@ -41,6 +41,7 @@ class Elementwise(ScheduleRule):
         sch, infos = kernel
         if not all(is_pointwise(sch, info) for info in infos):
             return None
+        infos = inline_numbers(sch, infos)
         nests = pointwise_nests(sch, inline_cheap(sch, infos), side_by_side=True)
         programs = [Program.of(sch, nest, []) for nest in nests]
         if not all(programs):

@@ -1,0 +1,199 @@
+"""Kernels that write a part of a tensor and copy the rest -> such that write the part alone.
+
+For where the result takes the place of the tensor: the rest is there already. A slice is a box of
+elements, which its block is annotated with; what is written at places from a tensor starts as a
+copy, which is a block of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+
+from babytriton.ops.layout import BOX
+from babytriton.ops.scattering import COPY
+from babytriton.passes.blocks import nodes
+from babytriton.passes.intrinsics import function_name
+
+
+def is_box(block: s_tir.SBlock) -> bool:
+    """Whether a block writes a box of a tensor and copies the rest."""
+    return BOX in block.annotations
+
+
+def ends_in_box(blocks: Sequence[s_tir.SBlock]) -> bool:
+    """Whether the last of some blocks writes a box, and the others compute what is written."""
+    *before, last = blocks
+    return is_box(last) and all(map(_is_plain, before)) and not any(map(is_box, before))
+
+
+def _is_plain(block: s_tir.SBlock) -> bool:
+    """Whether a block stores a number for each of its points."""
+    is_store = isinstance(block.body, tirx.BufferStore)
+    points = all(axis.iter_type == tirx.IterVar.DataPar for axis in block.iter_vars)
+    return is_store and points and block.init is None
+
+
+def writes_a_part(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel that is of one operator copies its first parameter, but for a part."""
+    blocks = nodes(func.body, s_tir.SBlock)
+    return any(is_box(block) or _is_copy_of(block, func.params[0]) for block in blocks)
+
+
+def without_boxes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with blocks that are not said to write boxes."""
+
+    def plain(block: s_tir.SBlock) -> s_tir.SBlock:
+        if not is_box(block):
+            return block
+        notes = {key: note for key, note in block.annotations.items() if key != BOX}
+        return _block(block, block.iter_vars, block.reads, block.writes, block.body, notes)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, plain)))
+
+
+def without_the_rest(
+    func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var
+) -> tirx.PrimFunc | None:
+    """The kernel with a parameter that holds all of a result but for the part that is written.
+
+    Args:
+        func: an unscheduled kernel.
+        contents: a parameter of the result's type.
+        out: the result.
+
+    Returns:
+        A kernel that reads nothing of the parameter, and in which the result is to be the same
+        memory; None where it writes all of it, or reads what was there.
+    """
+
+    def rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
+        block = _only_block(stmt)
+        if block is None or not _writes(block, out):
+            return stmt
+        if _is_copy_of(block, contents):
+            return _NOTHING
+        return (_of_box(block, contents) or stmt) if is_box(block) else stmt
+
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize):
+        return None
+    parts = root.block.body.seq if isinstance(root.block.body, tirx.SeqStmt) else [root.block.body]
+    found = [rewritten(part) for part in parts]
+    kept = [part for part in found if part is not _NOTHING]
+    if not kept or all(new is old for new, old in zip(found, parts)):
+        return None
+    if any(load.source.same_as(contents) for load in nodes(kept, ir.TensorLoad)):
+        return None
+    # What else reads the result may run beside what writes it.
+    others = [part for part in kept if not any(_writes(x, out) for x in nodes(part, s_tir.SBlock))]
+    if any(load.source.same_as(out) for load in nodes(others, ir.TensorLoad)):
+        return None
+    body = kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+    own = root.block
+    block = _block(own, own.iter_vars, own.reads, own.writes, body, own.annotations)
+    return func.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, block, root.span))
+
+
+_NOTHING = tirx.Evaluate(0)
+"""Where there was a copy."""
+
+
+def _only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
+    """The one block in some loops, if there is nothing else."""
+    while isinstance(stmt, tirx.For):
+        stmt = stmt.body
+    return stmt.block if isinstance(stmt, s_tir.SBlockRealize) else None
+
+
+def _writes(block: s_tir.SBlock, buffer: tirx.Var) -> bool:
+    return any(region.source.same_as(buffer) for region in block.writes)
+
+
+def _is_copy_of(block: s_tir.SBlock, contents: tirx.Var) -> bool:
+    """Whether a block copies a tensor as it is, before others write to parts of the copy."""
+    store = block.body
+    if not block.name_hint.startswith(COPY) or not isinstance(store, tirx.BufferStore):
+        return False
+    value = store.value
+    is_load = isinstance(value, ir.TensorLoad) and value.source.same_as(contents)
+    return is_load and _are_same(value.indices, store.indices)
+
+
+def _of_box(block: s_tir.SBlock, contents: tirx.Var) -> tirx.Stmt | None:
+    """Loops over the box alone of a block that writes one."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.Call):
+        return None
+    if function_name(store.value) != "if_then_else":
+        return None
+    _, new, kept = store.value.args
+    is_kept = isinstance(kept, ir.TensorLoad) and kept.source.same_as(contents)
+    if not is_kept or not _are_same(kept.indices, store.indices):
+        return None
+    numbers = [int(n) for n in block.annotations[BOX]]
+    sides = list(zip(numbers[::3], numbers[1::3], numbers[2::3]))
+    if len(sides) != len(block.iter_vars):
+        return None
+    loops, axes, places = [], [], {}
+    for axis, (start, step, size) in zip(block.iter_vars, sides):
+        dtype = axis.var.ty.dtype
+        zero, count = tirx.const(0, dtype), tirx.const(size, dtype)
+        loops.append(tirx.Var(axis.var.name, dtype))
+        inner = tirx.Var(f"v_{axis.var.name}", dtype)
+        axes.append(tirx.IterVar(ir.Range.from_min_extent(zero, count), inner, axis.iter_type))
+        places[axis.var] = inner * tirx.const(step, dtype) + tirx.const(start, dtype)
+    analyzer = sym.Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, axis.dom)
+
+    def placed(expr: ir.Expr) -> ir.Expr:
+        return tvm_ffi.structural_map(expr, (ir.Var, lambda var: places.get(var, var)))
+
+    def simple(load: ir.TensorLoad) -> ir.TensorLoad:
+        return tirx.BufferLoad(load.source, [analyzer.simplify(index) for index in load.indices])
+
+    value = tvm_ffi.structural_map(placed(new), (ir.TensorLoad, simple))
+    indices = [analyzer.simplify(placed(index)) for index in store.indices]
+    body = tirx.BufferStore(store.buffer, value, indices)
+    reads = [_at(load.source, load.indices) for load in nodes(value, ir.TensorLoad)]
+    made = _block(block, axes, reads, [_at(store.buffer, indices)], body, {})
+    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), made)
+    for loop, (_, _, size) in reversed(list(zip(loops, sides))):
+        dtype = loop.ty.dtype
+        extent = tirx.const(size, dtype)
+        stmt = tirx.For(loop, tirx.const(0, dtype), extent, tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
+def _at(buffer: tirx.Var, indices: Sequence[ir.Expr]) -> tirx.BufferRegion:
+    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, 1) for i in indices])
+
+
+def _are_same(left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> bool:
+    return bool(tvm_ffi.structural_equal(list(left), list(right), map_free_vars=False))
+
+
+def _block(
+    block: s_tir.SBlock,
+    axes: Sequence[tirx.IterVar],
+    reads: Sequence[tirx.BufferRegion],
+    writes: Sequence[tirx.BufferRegion],
+    body: tirx.Stmt,
+    notes: dict[str, object],
+) -> s_tir.SBlock:
+    """A block with other contents."""
+    return s_tir.SBlock(
+        axes,
+        reads,
+        writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        notes,
+        block.span,
+    )

@@ -1,0 +1,360 @@
+"""Results that take the place of what the caller gave: an argument is written to where it lies.
+
+A program has no memory to write to: what the function writes to an argument is an output, which is
+copied to the argument after the call. Where nothing reads the old numbers after the kernel that
+gives the new ones, it writes these to the argument itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, relax, s_tir, tirx
+from tvm.ir import IRModule
+from tvm.relax.expr import _update_type
+
+from babytriton.ops.fallback import TORCH_CALL
+from babytriton.passes.aliasing import reads_before_it_writes
+from babytriton.passes.bindings import read_by
+from babytriton.passes.blocks import nodes
+from babytriton.passes.names import named_after
+from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
+from babytriton.plan import Updates
+
+IN_PLACE = "babytriton.in_place"
+"""What names the parameters of a kernel that it writes to, by their numbers."""
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
+_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
+_PACKED = ir.Op.get("relax.call_pure_packed")
+
+_TERMINAL = 3
+"""FuseOps' number for what operators before it fuse with, and none after it."""
+
+_NEW = -1
+"""TVM's number for a result that is not in the place of an argument."""
+
+
+def kept_apart(mod: IRModule, updates: Updates) -> IRModule:
+    """Legalized operators, of which those that write a part of an argument end their groups.
+
+    What reads all of an argument that a part was written to is to read it from there.
+    """
+    is_fit = updates.pairs and "vdevice" not in mod.global_infos
+    ends = _writers(mod, updates) if is_fit else set()
+    functions = dict(mod.functions_items())
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            if var.name_hint not in ends:
+                func = without_boxes(func)
+            elif any(map(is_box, nodes(func.body, s_tir.SBlock))):
+                func = func.with_attr("op_pattern", _TERMINAL)
+            functions[var] = func
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _writers(mod: IRModule, updates: Updates) -> set[str]:
+    """The operators that write a part of an argument, and no other does to all of it."""
+    found: set[str] = set()
+    program = _Program.of(mod, updates)
+    for parameter, output in updates.pairs:
+        chain: list[str] = []
+        value = program.outputs[output]
+        while not value.same_as(program.parameters[parameter]):
+            call = program.calls.get(value)
+            if call is None or not writes_a_part(mod[call.kernel]):
+                break
+            chain.append(call.kernel.name_hint)
+            value = call.arguments[0]
+        else:
+            found.update(chain)
+    return found
+
+
+def parts_in_place(mod: IRModule, updates: Updates) -> IRModule:
+    """Fused kernels, of which those that write a part of an argument write that part alone."""
+    return _in_place(mod, updates, without_the_rest)
+
+
+def in_place(mod: IRModule, updates: Updates) -> IRModule:
+    """Scheduled kernels, of which those that write all of an argument write it where it lies."""
+    return _in_place(mod, updates, reads_before_it_writes)
+
+
+def _in_place(mod: IRModule, updates: Updates, changed: Any) -> IRModule:
+    """A program with results in the places of arguments.
+
+    Args:
+        mod: the program.
+        updates: what it writes to its arguments.
+        changed: a kernel for which a parameter and a result may be in one place, of one in which
+            they are apart; None if there is none.
+    """
+    if not updates.pairs or "vdevice" in mod.global_infos:
+        return mod
+    program = _Program.of(mod, updates)
+    kernels: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+    calls: dict[relax.Var, _Call] = {}
+    for parameter, output in updates.pairs:
+        for old, new in program.versions(parameter, output):
+            call = calls.get(program.calls[new].variable, program.calls[new])
+            place = program.calls[new].results.index(new)
+            merged = _merged(kernels.get(call.kernel, mod[call.kernel]), call, old, place, changed)
+            if merged is None:
+                continue
+            kernels[call.kernel], calls[call.variable] = merged
+    return _with_calls(mod, program, kernels, calls) if calls else mod
+
+
+def _merged(
+    func: tirx.PrimFunc, call: _Call, old: relax.Var, place: int, changed: Any
+) -> tuple[tirx.PrimFunc, _Call] | None:
+    """The kernel with a result in the place of what the call gives it, and the call of that."""
+    if call.places[place] != _NEW or not _are_one_type(old, call.types[place]):
+        return None
+    given = [n for n, argument in enumerate(call.arguments) if argument.same_as(old)]
+    if len(given) > 1 or (given and given[0] in call.places):
+        return None
+    fresh = [n for n, at in enumerate(call.places) if at == _NEW]
+    count = len(call.arguments)
+    own = list(func.params)
+    if len(own) != count + len(fresh):
+        return None
+    out = own.pop(count + fresh.index(place))
+    # What is written without being read becomes an argument.
+    contents = own[given[0]] if given else out
+    if given:
+        func = changed(func, contents, out)
+    if func is None:
+        return None
+    arguments = call.arguments
+    if not given:
+        own.insert(count, out)
+        arguments, given = [*arguments, old], [count]
+    body = tvm_ffi.structural_map(
+        func.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
+    )
+    merged = tirx.PrimFunc(own, body, func.ret_type, func.attrs, func.span)
+    places = [given[0] if n == place else at for n, at in enumerate(call.places)]
+    return merged, replace(call, arguments=arguments, places=places)
+
+
+def _are_one_type(old: relax.Var, type: relax.TensorType) -> bool:
+    return bool(tvm_ffi.structural_equal(old.ty.shape, type.shape)) and old.ty.dtype == type.dtype
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a kernel.
+
+    Attributes:
+        number: of its binding.
+        variable: that it is bound to.
+        kernel: what is called.
+        arguments: of the call.
+        results: a variable for each result; None for one that nothing reads.
+        types: of the results.
+        places: for each, the number of the argument that it takes the place of, or ``_NEW``.
+    """
+
+    number: int
+    variable: relax.Var
+    kernel: ir.GlobalVar
+    arguments: list[relax.Expr]
+    results: list[relax.Var | None]
+    types: list[relax.TensorType]
+    places: list[int]
+
+    def value(self, kernel: ir.GlobalVar) -> relax.Call:
+        """The call, of another kernel."""
+        types = self.types if len(self.types) > 1 else self.types[0]
+        return relax.op.call_tir_inplace(kernel, relax.Tuple(self.arguments), self.places, types)
+
+
+@dataclass
+class _Program:
+    """What the entry of a program does, with its bindings numbered.
+
+    Attributes:
+        mod: that it is of.
+        entry: its name.
+        fresh: the calls of torch, by their parameters, that give new tensors.
+        parameters, outputs: of the entry.
+        calls: of kernels, by the variables of their results.
+        uses: the numbers of the bindings that read a variable.
+        kernels: how often each is called.
+    """
+
+    mod: IRModule
+    entry: str
+    fresh: list[relax.Var]
+    parameters: list[relax.Var]
+    outputs: list[relax.Expr]
+    bindings: list[relax.Binding] = field(default_factory=list)
+    calls: dict[relax.Var, _Call] = field(default_factory=dict)
+    uses: dict[relax.Var, list[int]] = field(default_factory=dict)
+    kernels: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mod: IRModule, updates: Updates) -> _Program:
+        """The program of a module."""
+        function = mod[updates.entry]
+        parameters = list(function.params)
+        fresh = [parameters[n] for n in updates.fresh]
+        result = function.body.body
+        outputs = list(result.fields) if isinstance(result, relax.Tuple) else []
+        found = cls(mod, updates.entry, fresh, parameters, outputs)
+        found._read(function)
+        for _, other in mod.functions_items():
+            for call in nodes(other, ir.Call) if isinstance(other, relax.Function) else ():
+                if call.op in (_CALL_TIR, _IN_PLACE):
+                    name = call.args[0].name_hint
+                    found.kernels[name] = found.kernels.get(name, 0) + 1
+        return found
+
+    def _read(self, function: relax.Function) -> None:
+        tuples: dict[relax.Var, _Call] = {}
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                value, number = getattr(binding, "value", None), len(self.bindings)
+                self.bindings.append(binding)
+                if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
+                    call = tuples[value.tuple_value]
+                    call.results[value.index] = binding.var
+                    self.calls[binding.var] = call
+                    continue
+                for var in read_by(binding):
+                    self.uses.setdefault(var, []).append(number)
+                if not isinstance(value, ir.Call) or value.op not in (_CALL_TIR, _IN_PLACE):
+                    continue
+                kernel, given, *others = value.args
+                if others or not isinstance(given, relax.Tuple):
+                    continue
+                types = list(value.ty_args[0].fields) if _gives_several(value) else value.ty_args
+                places = [_NEW] * len(types)
+                if value.op == _IN_PLACE:
+                    places = [int(n) for n in value.attrs.inplace_indices]
+                call = _Call(
+                    number, binding.var, kernel, list(given.fields), [], list(types), places
+                )
+                call.results.extend([None] * len(types))
+                if _gives_several(value):
+                    tuples[binding.var] = call
+                else:
+                    call.results[0] = binding.var
+                    self.calls[binding.var] = call
+
+    def versions(self, parameter: int, output: int) -> Iterator[tuple[relax.Var, relax.Var]]:
+        """What an argument holds before and after each kernel that may write to its place.
+
+        Args:
+            parameter: the argument's number.
+            output: the number of what it is to hold in the end.
+        """
+        first, value = self.parameters[parameter], self.outputs[output]
+        if sum(x.same_as(value) for x in self.outputs) > 1 or not self._is_plain(value, None):
+            return
+        if any(x.same_as(first) for x in self.outputs):
+            return
+        found: list[tuple[relax.Var, relax.Var]] = []
+        while not value.same_as(first):
+            call = self.calls.get(value)
+            if call is None or self.kernels[call.kernel.name_hint] > 1:
+                return
+            old = self._before(call, call.results.index(value), first)
+            if not self._is_plain(old, call.number) or self._is_output(old):
+                return
+            found.append((old, value))
+            value = old
+        yield from reversed(found)
+
+    def _before(self, call: _Call, place: int, first: relax.Var) -> relax.Var:
+        """What the place of a result holds before a call: that of another call, or the argument."""
+        at = call.places[place]
+        if at != _NEW:
+            return call.arguments[at]
+        func = self.mod[call.kernel]
+        count = len(call.arguments)
+        fresh = [n for n, other in enumerate(call.places) if other == _NEW]
+        if len(func.params) != count + len(fresh):
+            return first
+        out = func.params[count + fresh.index(place)]
+        for param, argument in zip(func.params, call.arguments):
+            is_part = argument in self.calls and _is_of_part(func, param, out)
+            if is_part:
+                return argument
+        return first
+
+    def _is_output(self, var: relax.Var) -> bool:
+        return any(x.same_as(var) for x in self.outputs)
+
+    def _is_plain(self, var: relax.Var, last: int | None) -> bool:
+        """Whether what reads a variable keeps no view of it, and runs no later than a binding."""
+        return all(
+            (last is None or number <= last) and self._keeps_nothing(self.bindings[number])
+            for number in self.uses.get(var, ())
+        )
+
+    def _keeps_nothing(self, binding: relax.Binding) -> bool:
+        call = getattr(binding, "value", None)
+        if not isinstance(call, ir.Call):
+            return False
+        if call.op in (_CALL_TIR, _IN_PLACE):
+            # A virtual machine makes a view of what is only read in another shape.
+            return not relax.analysis.has_reshape_pattern(self.mod[call.args[0]])
+        if call.op != _PACKED or getattr(call.args[0], "global_symbol", "") != TORCH_CALL:
+            return False
+        return any(call.args[1].same_as(function) for function in self.fresh)
+
+
+def _gives_several(call: ir.Call) -> bool:
+    (type, *_) = call.ty_args
+    return isinstance(type, ir.TupleType)
+
+
+def _is_of_part(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> bool:
+    """Whether a kernel copies a parameter to a result, but for a part."""
+    if not isinstance(contents.ty, tirx.BufferType):
+        return False
+    return without_the_rest(func, contents, out) is not None
+
+
+def _with_calls(
+    mod: IRModule,
+    program: _Program,
+    kernels: Mapping[ir.GlobalVar, tirx.PrimFunc],
+    calls: Mapping[relax.Var, _Call],
+) -> IRModule:
+    """The program with other kernels and calls of them."""
+    functions = dict(mod.functions_items())
+    renamed: dict[ir.GlobalVar, ir.GlobalVar] = {}
+    for var, kernel in kernels.items():
+        # A variable for a function has its type once and for all.
+        renamed[var] = made = ir.GlobalVar(var.name_hint)
+        use = next(call for call in calls.values() if call.kernel == var)
+        written = sorted(at for at in use.places if at != _NEW)
+        func = named_after(kernel, use.arguments).with_attr(IN_PLACE, written)
+        _update_type(made, func.ty)
+        del functions[var]
+        functions[made] = func
+    entry = mod.get_global_var(program.entry)
+    function = mod[entry]
+    blocks = []
+    for block in function.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            call = calls.get(binding.var)
+            if call is not None:
+                value = call.value(renamed[call.kernel])
+                _update_type(value, binding.var.ty)
+                binding = relax.VarBinding(binding.var, value, binding.span)
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, function.body.body)
+    functions[entry] = relax.Function(
+        function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+    )
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
