@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from babytriton.frontend.lowering import Output, Returned
+from babytriton.frontend.lowering import Output, Returned, Write
 from babytriton.frontend.program import Computed, Hidden
 from babytriton.frontend.signature import (
     ConstSpec,
@@ -22,8 +22,8 @@ from babytriton.frontend.signature import (
 from babytriton.ops import autocast
 from babytriton.ops.fallback import TorchCall
 from babytriton.running import Runner
+from babytriton.runtime import interop
 from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
-from babytriton.runtime.interop import packed, readable, write
 from babytriton.types import Size, TensorType
 
 _LOG = logging.getLogger(__name__)
@@ -190,13 +190,13 @@ class _Maker:
         self._keep_apart(values, unreadable)
         for name, value in zip(names, values):
             if value in unreadable:
-                attempt.write(f"{name} = {attempt.know('readable', readable)}({value})")
+                attempt.write(f"{name} = {attempt.know('readable', interop.readable)}({value})")
             elif value is not None:
                 attempt.write(f"{name} = {value}")
         output = self._run(values, unreadable)
-        known = attempt.know("write", write)
         for each in program.writes:
-            attempt.write(f"{known}({values[each.input]}, {output(each.index)})")
+            target = str(values[each.input])
+            self._write(each, target, output(each.index), target not in unreadable)
         result = self._result(program.result, values, output)
         return attempt.function(result, program.devices[0])
 
@@ -294,10 +294,28 @@ class _Maker:
         if unreadable and runner.differentiated is not None:
             raise NoShortcut  # gradients are those of the tensors, and not of copies
         inputs = zip(runner.names, self._program.inputs)
-        attempt.share({x: packed(input) for x, input in inputs if isinstance(input, TorchCall)})
+        attempt.share(
+            {x: interop.packed(input) for x, input in inputs if isinstance(input, TorchCall)}
+        )
         run, parameters = attempt.know("run", runner.unchecked), ", ".join(runner.names)
         attempt.write(f"outputs = {run}([{parameters}], {attempt.sizes()})")
         return lambda i: f"outputs[{i}]"
+
+    def _write(self, write: Write, target: str, new: str, is_read: bool) -> None:
+        """Write what the program gives to a tensor, if it was not written there already.
+
+        Args:
+            write: which output goes to which input.
+            target: the tensor's variable.
+            new: an expression for the output.
+            is_read: whether the kernels are given the tensor itself, and no copy.
+        """
+        attempt, direct = self._attempt, self._runner.direct
+        if not is_read or direct is None or not direct.writes_in_place(write.index):
+            attempt.write(f"{attempt.know('write', interop.write)}({target}, {new})")
+        elif not self._tensors[target].is_inference():
+            bump = attempt.know("increment_version", torch.autograd.graph.increment_version)
+            attempt.write(f"{bump}({target})")
 
     def _number(self, number: Computed) -> str:
         sizes = self._attempt.sizes()

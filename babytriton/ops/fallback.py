@@ -52,6 +52,7 @@ class TorchCall:
         fallback: what there is to say of it; ``None`` for what is run for its effect.
         turns: the axes of each tensor that it is given, as the callable is to see them; all as they
             are if empty.
+        is_new: whether its results are known to share no memory with what it is given.
     """
 
     fn: Callee
@@ -61,11 +62,7 @@ class TorchCall:
     sizes: tuple[str, ...] = ()
     fallback: Fallback | None = None
     turns: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def is_new(self) -> bool:
-        """Whether its results are known to share no memory with what it is given."""
-        return bool(self.turns)
+    is_new: bool = False
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.

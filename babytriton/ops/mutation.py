@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,13 +40,14 @@ _OPERATORS: dict[Callee, Callee] = {
 
 
 def _copied(input: Any, source: Any, non_blocking: bool = False) -> Any:
+    number: Any = source
+    if not isinstance(source, Value) or isinstance(source, Scalar):
+        return torch.full_like(input, number)
     return source.to(input.dtype).expand(input.shape)
 
 
 def _filled(input: Any, value: Any) -> Any:
-    if isinstance(value, Value) and not isinstance(value, Scalar):
-        return _copied(input, value)
-    return torch.full_like(input, value)
+    return _copied(input, value)
 
 
 _BY_NAME: dict[str, Callee] = {
@@ -107,7 +108,8 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
     """
     if isinstance(fn, Cloned):
         return None
-    name = str(getattr(fn, "__name__", ""))
+    # An overload's name is followed by its own: "add_.Tensor".
+    name = str(getattr(fn, "__name__", "")).partition(".")[0]
     if kwargs.get("out") is not None:
         out = kwargs["out"]
         rest = {key: value for key, value in kwargs.items() if key != "out"}
@@ -188,8 +190,10 @@ def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
 
 
 def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
-    if isinstance(item, (Value, list)):
-        item = (item,)
+    if isinstance(item, tuple):
+        item = tuple(list(part) if isinstance(part, range) else part for part in item)
+    elif isinstance(item, (Value, list, range)):
+        item = (list(item) if isinstance(item, range) else item,)
     if not isinstance(item, tuple) or not any(isinstance(part, (Value, list)) for part in item):
         view = builder.call(operator.getitem, (owner, item), {})
         fitted = _expanded(builder, new, tuple(view.meta.shape), view.meta.dtype)
@@ -272,10 +276,24 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
     at = tuple(slice(None) if x is None else x for x in indices)
     found = builder.call(operator.getitem, (view, at), {})
     value = _fitted(builder, new, tuple(found.meta.shape), owner.meta.dtype)
+    # In brackets an index without dimensions is a number, and not so for the call below.
+    here = _place_of_common([x for x in indices if x is None or x.meta.ndim])
+    there = _place_of_common(indices)
+    if shaped and here != there:
+        count = found.meta.ndim - sum(x is None for x in indices)
+        value = value.expand(found.meta.shape)
+        value = value.movedim(list(range(here, here + count)), list(range(there, there + count)))
     # The one that takes None for the dimensions without an index.
     put = torch.ops.aten.index_put.default
     placed = builder.call(put, (view, indices, value), {})
     builder.memory.write(view, placed.expr)
+
+
+def _place_of_common(indices: Sequence[Value | None]) -> int:
+    """Before how many of the other dimensions the common ones of some indices stand."""
+    places = [place for place, index in enumerate(indices) if index is not None]
+    is_one_run = bool(places) and places == list(range(places[0], places[-1] + 1))
+    return places[0] if is_one_run else 0
 
 
 def _index(builder: Builder, part: Any) -> Value:

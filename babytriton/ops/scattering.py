@@ -20,9 +20,10 @@ from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
 from babytriton.ops.gradients import scattering as gradients
+from babytriton.ops.meta import typed
 from babytriton.ops.numerics import opmath
 from babytriton.ops.pointwise import number
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
 from babytriton.ops.subscript import from_end, index64, require_one_dtype
@@ -291,7 +292,7 @@ def _index_put(
     """As torch has it: None for a dimension that is written along all of."""
     given = [x for x in indices if x is not None]
     if any(x.meta.dtype in (torch.bool, torch.uint8) for x in given):
-        return _masked(input, given, values, accumulate)
+        return _masked(input, indices, values, accumulate)
     require_one_dtype(input, values)
     shape = tuple(input.meta.shape)
     dims = [dim for dim, x in enumerate(indices) if x is not None]
@@ -311,7 +312,17 @@ def _index_put(
 
     combine = _add if accumulate else _replace
     rest = [shape[dim] for dim in others]
+    _require_broadcast(site, values, (*rest[:first], *common, *rest[first:]))
     return _written(site, input, given, values, combine, rest, math.prod(common), places)
+
+
+def _require_broadcast(site: Site, values: Value, shape: tuple[int, ...]) -> None:
+    """Refuse values that do not broadcast to where they go."""
+    try:
+        typed(site.builder.device, site.builder.symbols, torch.Tensor.expand, (values, shape), {})
+    except IllTyped:
+        shapes = f"{list(values.meta.shape)} cannot be broadcast to {list(shape)}"
+        raise IllTyped(f"the shapes do not fit: values of shape {shapes}") from None
 
 
 def _unraveled(i: Expr, shape: Sequence[int]) -> list[Expr]:
@@ -332,9 +343,9 @@ def _broadcast(buffer: Any, index: Sequence[Expr]) -> list[Expr]:
     ]
 
 
-def _masked(input: Any, indices: Sequence[Value], values: Any, accumulate: bool) -> Any:
+def _masked(input: Any, indices: Sequence[Value | None], values: Any, accumulate: bool) -> Any:
     [mask, *more] = indices
-    if more or values.numel() > 1 or mask.meta.dtype != torch.bool:
+    if mask is None or more or values.numel() > 1 or mask.meta.dtype != torch.bool:
         raise Unsupported("how many elements a mask selects depends on data")
     mask = mask.reshape(*mask.shape, *[1] * (input.ndim - mask.ndim))
     values = values.reshape(()).to(input.dtype)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
 
 
+_GIVES_NEW = PRODUCTS | {"scaled_dot_product_attention"}
+
 _IN_ANY_ORDER = PRODUCTS | {"scaled_dot_product_attention"}
 
 
@@ -86,6 +88,7 @@ class TorchCalls(Emission):
             tuple(sizes),
             Fallback(name, reason, self.span),
             tuple(self.unturned(x.expr)[1] for x in values) if self._reads_any_order(fn) else (),
+            fn in self.table and self.table[fn].name in _GIVES_NEW,
         )
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
         self.fallbacks += [call.fallback] if call.fallback else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,10 @@ from tvm import ir, s_tir, tirx
 from babytriton.passes.blocks import nodes
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.scheduling import RULE
-from babytriton.passes.statements import ADDRESSES
+from babytriton.passes.statements import ADDRESSES, is_number
 
 _EACH_ONCE = frozenset({"Elementwise"})
-"""The rules whose kernels write each element of a result once, and read it in one place."""
+"""The rules whose kernels store each element of a result once."""
 
 
 def reads_before_it_writes(
@@ -39,6 +40,9 @@ def reads_before_it_writes(
     found = list(_accesses(func.body, contents, out, ()))
     loads = [access for access in found if not access.is_store]
     stores = [access for access in found if access.is_store]
+    one_runs = all(first.excludes(second) for first, second in itertools.combinations(stores, 2))
+    if not one_runs or not all(store.is_another_each_time for store in stores):
+        return None
     if all(any(load.is_before(store) for store in stores) for load in loads):
         return func
     return None
@@ -63,6 +67,25 @@ class _Access:
     indices: tuple[ir.Expr, ...]
     path: tuple[Any, ...]
     is_store: bool
+
+    @property
+    def is_another_each_time(self) -> bool:
+        """Whether its element follows from all the loops that it is in."""
+        used = set(nodes(self.indices, ir.Var))
+        for node in reversed(self.path):
+            if isinstance(node, s_tir.SBlockRealize):
+                for axis, value in zip(node.block.iter_vars, node.iter_values):
+                    used |= set(nodes(value, ir.Var)) if axis.var in used else set()
+        loops = [node for node in self.path if isinstance(node, tirx.For)]
+        return all(loop.loop_var in used or is_number(loop.extent, 1) for loop in loops)
+
+    def excludes(self, other: _Access) -> bool:
+        """Whether only one of the two runs in an iteration."""
+        for mine, theirs in zip(self.path, other.path):
+            if not _are_one(mine, theirs):
+                turns = isinstance(mine, _Turn) and isinstance(theirs, _Turn)
+                return turns and not mine.is_step
+        return False
 
     def is_before(self, store: _Access) -> bool:
         """Whether it loads just the elements that the store then writes, in the same iteration."""
@@ -125,6 +148,8 @@ def _accesses(
     inner: list[tirx.Stmt] = []
     if isinstance(stmt, (tirx.For, tirx.AttrStmt)):
         inner, own = [stmt.body], []
+        if isinstance(stmt, tirx.For):
+            own = [stmt.min, stmt.extent]
     elif isinstance(stmt, tirx.IfThenElse):
         inner = [x for x in (stmt.then_case, stmt.else_case) if x is not None]
         own = [stmt.condition]

@@ -7,9 +7,8 @@ gives the new ones, it writes these to the argument itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
@@ -84,14 +83,18 @@ def in_place(mod: IRModule, updates: Updates) -> IRModule:
     return _in_place(mod, updates, reads_before_it_writes)
 
 
-def _in_place(mod: IRModule, updates: Updates, changed: Any) -> IRModule:
+_Change = Callable[[tirx.PrimFunc, tirx.Var, tirx.Var], tirx.PrimFunc | None]
+"""Gives a kernel for which a parameter and a result may be in one place, of one in which they are
+apart; None if there is none."""
+
+
+def _in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
     """A program with results in the places of arguments.
 
     Args:
         mod: the program.
         updates: what it writes to its arguments.
-        changed: a kernel for which a parameter and a result may be in one place, of one in which
-            they are apart; None if there is none.
+        changed: how a kernel becomes one that does so.
     """
     if not updates.pairs or "vdevice" in mod.global_infos:
         return mod
@@ -110,7 +113,7 @@ def _in_place(mod: IRModule, updates: Updates, changed: Any) -> IRModule:
 
 
 def _merged(
-    func: tirx.PrimFunc, call: _Call, old: relax.Var, place: int, changed: Any
+    func: tirx.PrimFunc, call: _Call, old: relax.Var, place: int, changed: _Change
 ) -> tuple[tirx.PrimFunc, _Call] | None:
     """The kernel with a result in the place of what the call gives it, and the call of that."""
     if call.places[place] != _NEW or not _are_one_type(old, call.types[place]):
@@ -126,18 +129,17 @@ def _merged(
     out = own.pop(count + fresh.index(place))
     # What is written without being read becomes an argument.
     contents = own[given[0]] if given else out
-    if given:
-        func = changed(func, contents, out)
-    if func is None:
+    found = changed(func, contents, out) if given else func
+    if found is None:
         return None
     arguments = call.arguments
     if not given:
         own.insert(count, out)
         arguments, given = [*arguments, old], [count]
     body = tvm_ffi.structural_map(
-        func.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
+        found.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
     )
-    merged = tirx.PrimFunc(own, body, func.ret_type, func.attrs, func.span)
+    merged = tirx.PrimFunc(own, body, found.ret_type, found.attrs, found.span)
     places = [given[0] if n == place else at for n, at in enumerate(call.places)]
     return merged, replace(call, arguments=arguments, places=places)
 
@@ -264,6 +266,8 @@ class _Program:
             call = self.calls.get(value)
             if call is None or self.kernels[call.kernel.name_hint] > 1:
                 return
+            if not all(map(self._is_sure, self.bindings[call.number :])):
+                return  # What fails afterwards would leave numbers that torch never has.
             old = self._before(call, call.results.index(value), first)
             if not self._is_plain(old, call.number) or self._is_output(old):
                 return
@@ -298,6 +302,19 @@ class _Program:
             for number in self.uses.get(var, ())
         )
 
+    def _is_sure(self, binding: relax.Binding) -> bool:
+        """Whether what a binding runs fails for no numbers."""
+        value = getattr(binding, "value", None)
+        if not isinstance(value, ir.Call):
+            return not isinstance(value, (relax.If, relax.SeqExpr))
+        return value.op in (_CALL_TIR, _IN_PLACE) or self._gives_new(value)
+
+    def _gives_new(self, call: ir.Call) -> bool:
+        """Whether it is a call of torch that is known to give a new tensor."""
+        if call.op != _PACKED or getattr(call.args[0], "global_symbol", "") != TORCH_CALL:
+            return False
+        return any(call.args[1].same_as(function) for function in self.fresh)
+
     def _keeps_nothing(self, binding: relax.Binding) -> bool:
         call = getattr(binding, "value", None)
         if not isinstance(call, ir.Call):
@@ -305,9 +322,7 @@ class _Program:
         if call.op in (_CALL_TIR, _IN_PLACE):
             # A virtual machine makes a view of what is only read in another shape.
             return not relax.analysis.has_reshape_pattern(self.mod[call.args[0]])
-        if call.op != _PACKED or getattr(call.args[0], "global_symbol", "") != TORCH_CALL:
-            return False
-        return any(call.args[1].same_as(function) for function in self.fresh)
+        return self._gives_new(call)
 
 
 def _gives_several(call: ir.Call) -> bool:

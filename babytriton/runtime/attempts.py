@@ -168,7 +168,11 @@ class Attempt:
             given: tensors that are as those of each call, but for numbers and symbolic sizes.
         """
         spans = [(name, name in written) for name in dict.fromkeys((*written, *others))]
-        if len(spans) > 1:
+        if len(spans) == 2:
+            start, other = (f"{name}.data_ptr()" for name, _ in spans)
+            reach, others_reach = (self._reach(name, given[name]) for name, _ in spans)
+            self.require(f"({start} >= {other} + {others_reach} or {other} >= {start} + {reach})")
+        elif spans:
             each = [f"({n}.data_ptr(), {self._reach(n, given[n])}, {own})" for n, own in spans]
             self.require(f"{self.know('are_apart', _are_apart)}([{', '.join(each)}])")
 

@@ -76,10 +76,9 @@ class DirectLauncher:
         """What the lines use besides variables of their own, by name."""
         return self._globals
 
-    @property
-    def writes_in_place(self) -> bool:
-        """Whether it writes to parameters where they lie."""
-        return bool(self._program.updated)
+    def writes_in_place(self, result: int) -> bool:
+        """Whether an output, by its number, is a parameter that kernels write to."""
+        return self._program.results[result] in self._program.updated
 
     @property
     def parameters(self) -> tuple[str, ...]:

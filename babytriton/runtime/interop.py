@@ -45,8 +45,8 @@ def writable(tensor: torch.Tensor) -> bool:
 
 def write(target: torch.Tensor, new: torch.Tensor) -> None:
     """Write what a program gives to a tensor, if it was not written there already."""
-    is_there = new is target or (not is_wrapped(target) and new.data_ptr() == target.data_ptr())
-    if is_there:
+    are_plain = not (is_wrapped(target) or is_wrapped(new))
+    if new is target or (are_plain and new.data_ptr() == target.data_ptr()):
         note_write(target)
     else:
         target.copy_(new)

@@ -264,3 +264,30 @@ def test_writes_through_permuted_views(dynamic: bool) -> None:
         found, expected = bt.jit("cpu", dynamic=dynamic)(fn)(*ours), fn(*theirs)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(ours, theirs)
+
+
+def test_numbers_are_copied() -> None:
+    def f(x):
+        y = x * 2
+        x.copy_(2)
+        y[0].copy_(3.5)
+        return y
+
+    check(f, (X,), (X.long(),))
+
+
+def test_ranges_are_indices() -> None:
+    def f(x):
+        x[range(2)] = 3.0
+        x[:, range(1, 3)] += 4
+        return x.sum(0)
+
+    check(f, (X,))
+
+
+def test_overloads_of_operators_write() -> None:
+    def f(x, i):
+        torch.ops.aten.add_.Tensor(x, x * 2)
+        torch.ops.aten.index_put_.default(x, [i], torch.ones(6))
+
+    check(f, (X, torch.tensor([0, 2])))

@@ -369,6 +369,18 @@ def put(x, i, j, new):
     x.index_put_((i, j), new, accumulate=True)
 
 
+def at_number_and_places(x, p, i, new):
+    x[p, :, i] = new
+
+
+def at_places_and_number(x, p, i, new):
+    x[i, :, p] += new
+
+
+def at_numbers(x, p, q, new):
+    x[p, :, q] = new
+
+
 CUBE = torch.randn(4, 5, 6)
 PLACES: tuple[tuple[Any, tuple[torch.Tensor, ...]], ...] = (
     (at_one, (torch.randn(3, 6), INDEX, torch.randn(3, 3))),
@@ -382,6 +394,10 @@ PLACES: tuple[tuple[Any, tuple[torch.Tensor, ...]], ...] = (
     (at_pairs, (CUBE, INDEX[:, None], torch.tensor([5, 1]), torch.randn(3, 2, 5))),
     (at_two, (CUBE, INDEX, torch.tensor([5, 1, 2]), torch.randn(4, 3))),
     (at_two, (CUBE, INDEX, torch.tensor([5, 1, 2]), torch.randn(3))),
+    (at_number_and_places, (CUBE, torch.tensor(1), INDEX, torch.randn(5, 3))),
+    (at_number_and_places, (CUBE, torch.tensor(1), INDEX[:, None], torch.randn(3, 1))),
+    (at_places_and_number, (CUBE, torch.tensor(-1), torch.tensor([0, 3]), torch.randn(2, 5))),
+    (at_numbers, (CUBE, torch.tensor(1), torch.tensor(-2), torch.randn(5))),
     (at_rows_of, (CUBE, INDEX, torch.randn(3, 3, 6))),
     (in_one_of, (CUBE, INDEX, torch.randn(5, 3))),
     (increased, (CUBE, torch.tensor([1, 2]), torch.randn(5, 6))),
@@ -391,6 +407,9 @@ PLACES: tuple[tuple[Any, tuple[torch.Tensor, ...]], ...] = (
     (scattered, (CUBE, torch.randint(4, (2, 3, 6)), torch.randn(4, 5, 6))),
     (put, (CUBE, torch.tensor([1, 1, 0]), torch.tensor([2, 2, 4]), torch.randn(6))),
 )
+
+
+NOT_ONE = (at_rows_of, in_one_of, increased, counted, at_number_and_places, at_places_and_number)
 
 
 @pytest.mark.parametrize(("fn", "args"), PLACES)
@@ -407,9 +426,7 @@ def test_places_from_tensors_on_a_gpu(fn: Any, args: tuple[torch.Tensor, ...]) -
     same(lambda *args: gpu.call(compiled, args), fn, args)
 
 
-@pytest.mark.parametrize(
-    ("fn", "args"), [x for x in PLACES if x[0] not in (at_rows_of, in_one_of, increased, counted)]
-)
+@pytest.mark.parametrize(("fn", "args"), [x for x in PLACES if x[0] not in NOT_ONE])
 def test_writes_at_places_are_one_kernel(fn: Any, args: tuple[torch.Tensor, ...]) -> None:
     compiled = bt.jit("cpu")(fn).lower(*args).compile()
     assert len(compiled.kernels) == 1
@@ -417,7 +434,12 @@ def test_writes_at_places_are_one_kernel(fn: Any, args: tuple[torch.Tensor, ...]
 
 
 @pytest.mark.parametrize(
-    ("fn", "args"), [x for x in PLACES if x[0] in (at_one, at_each, at_pairs, at_two, put)]
+    ("fn", "args"),
+    [
+        x
+        for x in PLACES
+        if x[0] in (at_one, at_each, at_pairs, at_two, put, at_number_and_places, at_numbers)
+    ],
 )
 def test_gradients_of_writes_at_places(fn: Any, args: tuple[torch.Tensor, ...]) -> None:
     def local(x, *rest):
@@ -431,6 +453,27 @@ def test_gradients_of_writes_at_places(fn: Any, args: tuple[torch.Tensor, ...]) 
         return [x.grad, new.grad]
 
     torch.testing.assert_close(gradients(bt.jit("cpu")(local)), gradients(local))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 5), (1, 2, 5)])
+def test_values_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
+    def outside(x, i, new):
+        return x.index_put((i,), new)
+
+    def inside(x, i, new):
+        x.index_put_((i,), new, accumulate=True)
+
+    for fn in (outside, inside):
+        args = torch.zeros(4, 5), torch.tensor([0, 1]), torch.ones(shape)
+        with pytest.raises(bt.CompileError, match=r"BT003.*\n(.*\n)*.*shapes do not fit"):
+            bt.jit("cpu")(fn)(*args)
+
+
+def test_a_mask_behind_another_dimension() -> None:
+    def f(x):
+        return torch.ops.aten.index_put(x, [None, x[0] > 0], torch.tensor(99.0))
+
+    same(bt.jit("cpu")(f), f, (torch.randn(4, 5),))
 
 
 def test_places_beyond_the_tensor_write_nothing() -> None:
@@ -459,6 +502,25 @@ def test_what_was_saved_is_known_to_be_written_to() -> None:
         jitted(x, y)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             product.backward()
+
+
+def fails(x, y):
+    x.add_(1)
+    found = torch.linalg.cholesky(y)
+    x.mul_(2)
+    return found
+
+
+def test_what_fails_leaves_arguments_that_torch_knows_of() -> None:
+    x, y = torch.ones(4), -torch.eye(3)
+    w = torch.ones(4, requires_grad=True)
+    loss = (w * x).sum()
+    with pytest.raises(RuntimeError, match="cholesky"):
+        bt.jit("cpu")(fails)(x, y)
+    assert torch.equal(x, torch.ones(4))
+    (gradient,) = torch.autograd.grad(loss, w)
+    assert torch.equal(gradient, x)
+    same(bt.jit("cpu")(fails), fails, (x, torch.eye(3)))
 
 
 def test_results_share_no_memory_with_arguments() -> None:
@@ -549,6 +611,20 @@ def test_inference_tensors() -> None:
     with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
         jitted(kept, y.clone())
     assert kept.tolist() == before
+
+
+def test_transforms_of_written_arguments() -> None:
+    def running(w, s, x):
+        s.mul_(0.5).add_(x)
+        return (w * s).sum()
+
+    jitted = bt.jit("cpu")(running)
+    w, s, x = torch.randn(3, 4, 5)
+    for transformed in (torch.func.grad, torch.func.vmap):
+        ours, theirs = s.clone(), s.clone()
+        found = transformed(jitted)(w, ours, x)
+        torch.testing.assert_close(found, transformed(running)(w, theirs, x))
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_transforms() -> None:

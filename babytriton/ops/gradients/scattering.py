@@ -156,7 +156,11 @@ def index_put(
     """Of a tensor with other elements at some places, and of these."""
     if any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices):
         return _masked(grad, indices, values, accumulate)
-    at = tuple(slice(None) if x is None else x for x in indices)
+    # In brackets one without dimensions would be a number.
+    shaped = any(x is not None and x.ndim > 0 for x in indices)
+    at = tuple(
+        slice(None) if x is None else x.reshape(1) if shaped and x.ndim == 0 else x for x in indices
+    )
     put = torch.ops.aten.index_put.default  # the one that takes None
     kept = grad if accumulate else put(grad, indices, torch.zeros_like(values))
     return kept, None, grad[at]
@@ -165,7 +169,7 @@ def index_put(
 def _masked(grad: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> Any:
     [mask, *more] = indices
     several = type(values.numel()) is not int or values.numel() > 1
-    if more or several or mask.dtype != torch.bool:
+    if mask is None or more or several or mask.dtype != torch.bool:
         raise Unsupported("how many elements a mask selects depends on data")
     mask = mask.reshape(*mask.shape, *[1] * (grad.ndim - mask.ndim))
     kept = grad if accumulate else torch.where(mask, 0.0, grad)
