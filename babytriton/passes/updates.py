@@ -104,7 +104,7 @@ def _in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
     for parameter, output in updates.pairs:
         for old, new in program.versions(parameter, output):
             call = calls.get(program.calls[new].variable, program.calls[new])
-            place = program.calls[new].results.index(new)
+            place = call.place_of(new)
             merged = _merged(kernels.get(call.kernel, mod[call.kernel]), call, old, place, changed)
             if merged is None:
                 continue
@@ -169,6 +169,10 @@ class _Call:
     results: list[relax.Var | None]
     types: list[relax.TensorType]
     places: list[int]
+
+    def place_of(self, result: relax.Var) -> int:
+        """The number of a result."""
+        return next(n for n, x in enumerate(self.results) if x is not None and x.same_as(result))
 
     def value(self, kernel: ir.GlobalVar) -> relax.Call:
         """The call, of another kernel."""
@@ -268,7 +272,7 @@ class _Program:
                 return
             if not all(map(self._is_sure, self.bindings[call.number :])):
                 return  # What fails afterwards would leave numbers that torch never has.
-            old = self._before(call, call.results.index(value), first)
+            old = self._before(call, call.place_of(value), first)
             if not self._is_plain(old, call.number) or self._is_output(old):
                 return
             found.append((old, value))
