@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from babytriton.types import DType
 
@@ -92,12 +93,14 @@ class Plan:
         sizes: a variable for each size that a parameter tells, with its name and the dimension.
         steps: to run in order.
         results: the variables that are the program's outputs.
+        constants: the variables for tensors that are known while compiling, with these.
     """
 
     parameters: tuple[str, ...]
     sizes: tuple[tuple[str, str, int], ...]
     steps: tuple[Launch | OutsideCall, ...]
     results: tuple[str, ...]
+    constants: tuple[tuple[str, Any], ...] = ()
 
     @property
     def updated(self) -> list[str]:

@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import cpu, devices, forms, gpu, indices, lines, names, updates
+from babytriton.passes import constants, cpu, devices, forms, gpu, indices, lines, names, updates
 from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
@@ -159,7 +159,7 @@ def fuse(mod: IRModule, target: Target, written: Updates = NONE) -> IRModule:
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
-    mod = lines.attached(mod, lines.of_groups(groups))
+    mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
         return first_fit(kernel, "fused", (rule,), device) is not None

@@ -38,6 +38,7 @@ class _Reader:
         self._numbers = count()
         self._names: dict[Any, str] = {}
         self._tuples: dict[Any, tuple[str, ...]] = {}
+        self._constants: dict[str, Any] = {}
 
     def program(self, function: relax.Function) -> Plan:
         parameters = tuple(self._new(parameter) for parameter in function.params)
@@ -56,7 +57,11 @@ class _Reader:
         result = function.body.body
         if not isinstance(result, relax.Tuple):
             raise _NotStraight
-        return Plan(parameters, tuple(sizes), tuple(steps), self._all(result.fields))
+        results = self._all(result.fields)
+        if any(name in self._constants for name in results):
+            raise _NotStraight
+        constants = tuple(self._constants.items())
+        return Plan(parameters, tuple(sizes), tuple(steps), results, constants)
 
     def _step(self, binding: relax.Binding) -> Launch | OutsideCall | None:
         value = binding.value
@@ -129,7 +134,10 @@ class _Reader:
         return name
 
     def _name(self, expr: Any) -> str:
-        if expr not in self._names:
+        if isinstance(expr, ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
+            if expr not in self._names:
+                self._constants[self._new(expr)] = expr.value
+        elif expr not in self._names:
             raise _NotStraight
         return self._names[expr]
 

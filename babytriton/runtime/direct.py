@@ -59,6 +59,8 @@ class DirectLauncher:
                 self._globals[f"kernel_{step.kernel}"] = kernel(step.kernel)
         for output in program.allocations:
             self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
+        for name, tensor in program.constants:
+            self._globals[name] = from_dlpack(tensor).to(device)
         for number, call in calls.items():
             name = program.parameters[number]
             self._globals[f"call_{name}"] = contiguous_results(call)
