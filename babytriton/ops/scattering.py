@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
+from babytriton.ops.emission import OPAQUE
 from babytriton.ops.gradients import scattering as gradients
 from babytriton.ops.meta import typed
 from babytriton.ops.numerics import opmath
@@ -102,7 +103,8 @@ def _written(
     with IRBuilder() as builder:
         with S.prim_func(s_tir=True):
             S.func_name("scatter")
-            S.func_attr({"tirx.noalias": True})
+            # By its loads and stores TVM does not always see that nothing may join it.
+            S.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE})
             buffers = [
                 S.arg(f"x{i}", S.buffer([int64(n) for n in sizes], kind))
                 for i, (sizes, kind) in enumerate(kinds)
@@ -116,7 +118,7 @@ def _written(
                 place, bounded, _ = places(picks, at, int64(0))
                 # Schedules may not spread a block over threads that reads what it writes; this
                 # one does so only within its slice.
-                S.reads(*(x[tuple(_whole(n) for n in x.shape)] for x in others if x.shape))
+                S.reads(*(tirx.BufferRegion(x, [_range(n) for n in x.shape]) for x in others))
                 S.writes(
                     out[tuple(_whole(shape[d]) if d in bounded else i for d, i in enumerate(place))]
                 )
@@ -142,6 +144,10 @@ def _points(shape: Sequence[int], name: str) -> Iterator[list[Expr]]:
     with S.grid(*extents) as loops, S.sblock(name):
         loops = list(loops) if len(extents) > 1 else [loops]
         yield [S.axis.spatial(n, loop) for n, loop in zip(extents, loops)][: len(shape)]
+
+
+def _range(size: Any) -> ir.Range:
+    return ir.Range.from_min_extent(int64(0), int64(size))
 
 
 def _whole(size: Any) -> slice:

@@ -56,9 +56,11 @@ def from_end(place: Any, size: int) -> Any:
 def expanded(item: Any, ndim: int) -> list[Any]:
     """What stands between the brackets, one item a dimension (or None), without Ellipsis."""
     items = list(item) if isinstance(item, tuple) else [item]
+    first = next((i for i, part in enumerate(items) if part is Ellipsis), len(items))
+    # The first stands for all that no other part stands for.
+    items[first + 1 :] = [part for part in items[first + 1 :] if part is not Ellipsis]
     used = sum(1 for part in items if part is not None and part is not Ellipsis)
-    ellipsis = next((i for i, part in enumerate(items) if part is Ellipsis), len(items))
-    return items[:ellipsis] + [slice(None)] * (ndim - used) + items[ellipsis + 1 :]
+    return items[:first] + [slice(None)] * (ndim - used) + items[first + 1 :]
 
 
 def _getitem(site: Site, input: Value, item: Any) -> Any:

@@ -276,6 +276,16 @@ def test_numbers_are_copied() -> None:
     check(f, (X,), (X.long(),))
 
 
+def test_several_ellipses() -> None:
+    def f(x, i):
+        y = x * 2
+        y[..., ...] = 3
+        y[i, ..., ...] = 1
+        return y[..., i, ...], x[0, ..., None, ...], x[..., :, ...]
+
+    check(f, (X, torch.tensor([0, 2])))
+
+
 def test_ranges_are_indices() -> None:
     def f(x):
         x[range(2)] = 3.0

@@ -171,13 +171,26 @@ def read_between(x, y):
     return middle
 
 
+def diagonal_and_row(x, y):
+    x.diagonal().sub_(y.unsqueeze(1).sum())
+    x[torch.arange(2)[1], ...] += 1
+
+
 def diagonal(x, y):
     x[:4, :4].diagonal().copy_(y[:4, 0])
 
 
 PARTS = (row, column, steps, box, box_of_transpose)
 """One kernel, which writes the part alone."""
-PARTS_TOO = (updated_box, several, part_and_all, read_before, read_between, diagonal)
+PARTS_TOO = (
+    updated_box,
+    several,
+    part_and_all,
+    read_before,
+    read_between,
+    diagonal,
+    diagonal_and_row,
+)
 
 FUNCTIONS = (*WHOLE, *APART, *OTHERS, *PARTS, *PARTS_TOO)
 
