@@ -45,6 +45,7 @@ class Updates:
 
 
 NONE = Updates()
+"""Those of a program that writes to none."""
 
 
 @dataclass(frozen=True)
