@@ -201,3 +201,13 @@ def test_halves_are_rounded_where_a_processor_computes_in_halves() -> None:
     assembly = compiled.source("asm")
     assert not re.search(r"\bv\w*(add|mul)\w*[ps]h\b", assembly)
     assert "vcvtps2ph" in assembly
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs LLVM's processors of x86")
+@pytest.mark.parametrize("arch", ["sapphirerapids", "skylake-avx512", "znver4"])
+def test_all_of_a_vector_register_is_used(arch: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * x + 1
+
+    compiled = bt.jit(bt.Target("cpu", arch=arch))(f).lower(torch.ones(4096)).compile()
+    assert "%zmm" in compiled.source("asm")
