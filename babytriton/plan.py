@@ -44,7 +44,7 @@ class Updates:
     fresh: tuple[int, ...] = ()
 
 
-NONE = Updates()
+NO_UPDATES = Updates()
 """Those of a program that writes to none."""
 
 

@@ -44,24 +44,20 @@ class Side:
         found = index - int64(self.start) if self.start else index
         return found if self.step == 1 else tirx.floordiv(found, int64(self.step))
 
-    def tests(self, index: Any, whole: Any) -> list[Any]:
+    def tests(self, index: Any, whole: int) -> list[Any]:
         """What holds for the indices of a dimension, ``whole`` long, that are in the box."""
+        if self.size == 1:
+            return [] if whole == 1 else [tirx.EQ(index, int64(self.start))]
+        tests = []
+        if self.start:
+            tests.append(index >= int64(self.start))
+        end = self.start + (self.size - 1) * self.step + 1
+        if end != whole:
+            tests.append(index < int64(end))
         if self.step > 1:
             rest = tirx.floormod(index - int64(self.start), int64(self.step))
-            spaced = [tirx.EQ(rest, int64(0))] if self.size > 1 else []
-        else:
-            spaced = []
-        if self.size == 1:
-            return [tirx.EQ(index, int64(self.start))] if not is_number(whole, 1) else []
-        end = self.start + (self.size - 1) * self.step + 1
-        first = [index >= int64(self.start)] if self.start else []
-        last = [] if is_number(whole, end) else [index < int64(end)]
-        return [*first, *last, *spaced]
-
-
-def is_number(size: Any, number: int) -> bool:
-    """Whether a size is a number that is known, and which."""
-    return type(size) is int and size == number
+            tests.append(tirx.EQ(rest, int64(0)))
+        return tests
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,8 @@ def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
         item = (list(item) if isinstance(item, range) else item,)
     if not isinstance(item, tuple) or not any(isinstance(part, (Value, list)) for part in item):
         view = builder.call(operator.getitem, (owner, item), {})
-        fitted = _expanded(builder, new, tuple(view.meta.shape), view.meta.dtype)
+        shape = tuple(view.meta.shape)
+        fitted = _fitted(builder, new, len(shape), view.meta.dtype).expand(shape)
         builder.memory.write(view, fitted.expr)
     elif any(_is_mask(part) for part in item):
         _write_masked(builder, owner, item, new)
@@ -275,7 +276,7 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
         require_one_dtype(owner, new)
     at = tuple(slice(None) if x is None else x for x in indices)
     found = builder.call(operator.getitem, (view, at), {})
-    value = _fitted(builder, new, tuple(found.meta.shape), owner.meta.dtype)
+    value = _fitted(builder, new, found.meta.ndim, owner.meta.dtype)
     # In brackets an index without dimensions is a number, and not so for the call below.
     here = _place_of_common([x for x in indices if x is None or x.meta.ndim])
     there = _place_of_common(indices)
@@ -311,31 +312,15 @@ def _is_mask(part: Any) -> bool:
     return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
 
 
-def _fitted(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
-    """What is assigned, as a tensor of the dtype of where it goes, that broadcasts to its shape."""
+def _fitted(builder: Builder, new: Any, ndim: int, dtype: torch.dtype) -> Value:
+    """What is assigned, as a tensor of the dtype of where it goes and of no more dimensions."""
     if isinstance(new, Scalar):
         new = new.tensor
     if not isinstance(new, Value):
         filled: Value = builder.call(torch.full, ((), new), {"dtype": dtype})
         return filled
-    extra = new.meta.ndim - len(shape)
+    extra = new.meta.ndim - ndim
     if extra > 0:  # sizes of 1 in front do not count
         new = new.reshape(new.meta.shape[extra:])
-    # torch says what does not fit.
-    typed(builder.device, builder.symbols, torch.Tensor.expand, (new, shape), {})
     fitted: Value = new if new.meta.dtype == dtype else new.to(dtype)
     return fitted
-
-
-def _expanded(builder: Builder, new: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
-    """What is assigned, as a tensor of the shape and dtype of where it goes."""
-    if isinstance(new, Scalar):
-        new = new.tensor
-    if not isinstance(new, Value):
-        filled: Value = builder.call(torch.full, (shape, new), {"dtype": dtype})
-        return filled
-    extra = new.meta.ndim - len(shape)
-    if extra > 0:  # sizes of 1 in front do not count
-        new = new.reshape(new.meta.shape[extra:])
-    expanded: Value = new.to(dtype).expand(shape)
-    return expanded

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
 
 
-_GIVES_NEW = PRODUCTS | {"scaled_dot_product_attention"}
-
-_IN_ANY_ORDER = PRODUCTS | {"scaled_dot_product_attention"}
+_OF_LIBRARIES = PRODUCTS | {"scaled_dot_product_attention"}
+"""Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
+result, and gives new tensors, no views."""
 
 
 class TorchCalls(Emission):
@@ -80,6 +80,7 @@ class TorchCalls(Emission):
         types = tuple(TensorType.of(meta) for meta in metas)
         sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
         held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
+        is_of_library = fn in self.table and self.table[fn].name in _OF_LIBRARIES
         call = TorchCall(
             fn,
             held_args,
@@ -87,8 +88,8 @@ class TorchCalls(Emission):
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
             Fallback(name, reason, self.span),
-            tuple(self.unturned(x.expr)[1] for x in values) if self._reads_any_order(fn) else (),
-            fn in self.table and self.table[fn].name in _GIVES_NEW,
+            tuple(self.unturned(x.expr)[1] for x in values) if is_of_library else (),
+            is_of_library,
         )
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
         self.fallbacks += [call.fallback] if call.fallback else []
@@ -103,10 +104,6 @@ class TorchCalls(Emission):
             )
         )
         return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
-
-    def _reads_any_order(self, fn: Callee) -> bool:
-        """Whether torch's library takes transposed tensors as they lie, for the same result."""
-        return fn in self.table and self.table[fn].name in _IN_ANY_ORDER
 
     def note_unknown(self, name: str, operands: Any, results: Any) -> None:
         """Take note of a call of the user's own code, which has no gradient.

@@ -32,8 +32,6 @@ def reads_before_it_writes(
         contents: the parameter.
         out: the result.
     """
-    if contents.same_as(out):
-        return func
     rule = str(func.attrs.get(RULE, "")) if func.attrs else ""
     if rule not in _EACH_ONCE or _has_addresses(func.body):
         return None
@@ -163,6 +161,7 @@ def _accesses(
             yield _Access(tuple(load.indices), path, False)
     if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(out):
         yield _Access(tuple(stmt.indices), path, True)
-    turns = [()] if len(inner) == 1 else [(_Turn(n, False),) for n in range(len(inner))]
+    is_step = not isinstance(stmt, tirx.IfThenElse)
+    turns = [()] if len(inner) == 1 else [(_Turn(n, is_step),) for n in range(len(inner))]
     for turn, part in zip(turns, inner):
         yield from _accesses(part, contents, out, (*path, stmt, *turn))

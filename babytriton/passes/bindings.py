@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import math
 
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
+
+CALL_TIR = ir.Op.get("relax.call_tir")
+"""The call of a kernel whose results are new tensors."""
+
+CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
+"""The call of a kernel of whose results some are in the places of arguments."""
+
+CALL_PACKED = ir.Op.get("relax.call_pure_packed")
+"""The call of a function that is not of the program, such as torch."""
 
 _SAMPLE = 1024  # what a size that is known only at the call counts for
 

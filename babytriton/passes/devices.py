@@ -10,11 +10,13 @@ from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
+from babytriton.passes.bindings import CALL_TIR
+
 KINDS = {"llvm": "cpu", **{kind: kind for kind in ("cuda", "metal", "opencl", "webgpu", "rocm")}}
 """Our name for each of TVM's kinds of target."""
 
 _TARGET = "target"
-_CALL_TIR, _TO_VDEVICE = ir.Op.get("relax.call_tir"), ir.Op.get("relax.to_vdevice")
+_TO_VDEVICE = ir.Op.get("relax.to_vdevice")
 
 
 def place(mod: IRModule) -> IRModule:
@@ -106,7 +108,7 @@ class _Placing(_Rewriter):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if call.op != _CALL_TIR:
+        if call.op != CALL_TIR:
             return call
         operands = list(call.args[1].fields)
         device = next((x for x in map(_device_of, operands) if x is not None), self._home)

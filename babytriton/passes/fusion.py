@@ -17,12 +17,11 @@ from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
-from babytriton.passes.bindings import elements, is_tensor, read_by
+from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
 from babytriton.passes.names import of_parts, without_endings
 from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
-_CALL_TIR = ir.Op.get("relax.call_tir")
 _LONGEST = 60  # letters of a kernel's name
 _MOST_BLOCKS = 64  # of a kernel: schedules take longer for each there is
 
@@ -132,7 +131,7 @@ def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
         direct.discard(len(units))
         before = set(direct)
         call = bindings[0].value
-        if isinstance(call, ir.Call) and call.op != _CALL_TIR:  # such as one of torch's generators
+        if isinstance(call, ir.Call) and call.op != CALL_TIR:  # such as one of torch's generators
             before |= last
             last = {len(units)}
         needs = frozenset(before.union(*(units[n].needs for n in before)))
@@ -159,7 +158,7 @@ def _is_kernel(binding: relax.Binding) -> bool:
     return (
         isinstance(binding, relax.VarBinding)
         and isinstance(call, ir.Call)
-        and call.op == _CALL_TIR
+        and call.op == CALL_TIR
         and len(call.args) == 2
         and all(isinstance(given, (relax.Var, ir.GenericConst)) for given in call.args[1].fields)
     )

@@ -18,7 +18,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 from tvm.relax.utils import copy_with_new_vars
 
-from babytriton.passes.bindings import elements, is_tensor, read_by
+from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
 from babytriton.passes.blocks import nodes
 from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
@@ -189,11 +189,10 @@ class _Program:
             return True
         if not isinstance(value.op, ir.Op):
             return False
-        name = str(value.op.name)
-        if name == "relax.call_tir":
+        if value.op == CALL_TIR:
             kernel = self._mod[value.args[0]]
             return kernel.attrs is not None and int(kernel.attrs.get("op_pattern", 8)) <= _CHEAP
-        return name not in _EXPENSIVE
+        return str(value.op.name) not in _EXPENSIVE
 
     def half(
         self,

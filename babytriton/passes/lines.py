@@ -12,10 +12,11 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
+from babytriton.passes.bindings import CALL_TIR
+
 LINES = "babytriton.lines"
 """The attribute: texts "file:line", in the order the program computes them."""
 
-_CALL_TIR = ir.Op.get("relax.call_tir")
 
 Lines = Mapping[str, Iterable[str]]
 
@@ -43,7 +44,7 @@ def of_groups(mod: IRModule) -> Lines:
             continue
         is_group = bool(func.attrs and func.attrs.get("Primitive", False))
         for call in _calls(func):
-            if call.op != _CALL_TIR or call.span is None:
+            if call.op != CALL_TIR or call.span is None:
                 continue
             name = var.name_hint if is_group else call.args[0].name_hint
             found.setdefault(name, []).append(f"{call.span.source_name.name}:{call.span.line}")

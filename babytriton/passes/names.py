@@ -13,9 +13,8 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.ops.primfunc import is_users
+from babytriton.passes.bindings import CALL_TIR
 from babytriton.passes.blocks import nodes
-
-_CALL_TIR = ir.Op.get("relax.call_tir")
 
 # Names that Relax gives to what the user has none for.
 _GIVEN = re.compile(r"(gv|lv)\d*")
@@ -102,7 +101,7 @@ def of_calls(mod: IRModule) -> Calls:
 
 def _is_kernel(call: Any) -> bool:
     """Whether a call is one of a kernel that gives one tensor."""
-    is_call = isinstance(call, relax.Call) and call.op == _CALL_TIR
+    is_call = isinstance(call, relax.Call) and call.op == CALL_TIR
     return is_call and isinstance(call.ty, relax.TensorType)
 
 
@@ -220,7 +219,7 @@ def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
         for block in getattr(func.body, "blocks", ()):
             for binding in block.bindings:
                 value = getattr(binding, "value", None)
-                if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
+                if not isinstance(value, relax.Call) or value.op != CALL_TIR:
                     continue
                 written: list[relax.Var | None] = [binding.var]
                 if not isinstance(value.ty, relax.TensorType):

@@ -44,7 +44,7 @@ from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work, with_rows_first
 from babytriton.passes.scheduling import first_fit, schedule
-from babytriton.plan import NONE, Updates
+from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
 LEGALIZE = (
@@ -143,7 +143,7 @@ def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
 register_tir_pipeline(LOWERING, _lowering)
 
 
-def fuse(mod: IRModule, target: Target, written: Updates = NONE) -> IRModule:
+def fuse(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:
     """Relax operators -> calls of fused, unscheduled TensorIR functions.
 
     Args:
@@ -194,7 +194,7 @@ def fuse_and_schedule(mod: IRModule, target: Target, written: Updates) -> IRModu
     return schedule_kernels(mod, target, written)
 
 
-def schedule_kernels(mod: IRModule, target: Target, written: Updates = NONE) -> IRModule:
+def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:
     """Unscheduled TensorIR functions -> the same with loops for the target, or their own one.
 
     Args:

@@ -18,11 +18,10 @@ from tvm import ir, relax, s_tir, sym, tirx
 from tvm.ir import IRModule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
+from babytriton.passes.bindings import CALL_TIR
 from babytriton.passes.blocks import nodes, open_kernel
 from babytriton.passes.pipeline import LEGALIZE
 from babytriton.targets import Target, tvm_target
-
-_CALL_TIR = ir.Op.get("relax.call_tir")
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class _Program:
 
     def _look(self, binding: relax.Binding) -> None:
         value = binding.value
-        if isinstance(value, ir.Call) and value.op == _CALL_TIR:
+        if isinstance(value, ir.Call) and value.op == CALL_TIR:
             self._kernel(value)
         elif isinstance(value, (ir.Var, relax.Tuple, relax.TupleGetItem, ir.Constant)):
             return

@@ -10,6 +10,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
+from babytriton.passes.bindings import CALL_IN_PLACE, CALL_PACKED, CALL_TIR
 from babytriton.plan import Allocation, Launch, OutsideCall, Plan
 from babytriton.types import find_dtype
 
@@ -74,13 +75,13 @@ class _Reader:
             return None
         if not isinstance(value, ir.Call):
             raise _NotStraight
-        if value.op == ir.Op.get("relax.call_tir"):
+        if value.op == CALL_TIR:
             return self._launch(binding.var, value)
-        if value.op == ir.Op.get("relax.call_tir_inplace"):
+        if value.op == CALL_IN_PLACE:
             return self._launch(binding.var, value, list(map(int, value.attrs.inplace_indices)))
         # One that only has an effect is called directly, the others by an operator.
         packed = [value.op, *value.args]
-        if value.op == ir.Op.get("relax.call_pure_packed"):
+        if value.op == CALL_PACKED:
             packed = packed[1:]
         if not isinstance(packed[0], relax.ExternFunc) or packed[0].global_symbol != TORCH_CALL:
             raise _NotStraight

@@ -17,7 +17,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.passes.aliasing import reads_before_it_writes
-from babytriton.passes.bindings import read_by
+from babytriton.passes.bindings import CALL_IN_PLACE, CALL_PACKED, CALL_TIR, read_by
 from babytriton.passes.blocks import nodes
 from babytriton.passes.names import named_after
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
@@ -26,9 +26,7 @@ from babytriton.plan import Updates
 IN_PLACE = "babytriton.in_place"
 """What names the parameters of a kernel that it writes to, by their numbers."""
 
-_CALL_TIR = ir.Op.get("relax.call_tir")
-_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
-_PACKED = ir.Op.get("relax.call_pure_packed")
+_KERNEL_CALLS = (CALL_TIR, CALL_IN_PLACE)
 
 _TERMINAL = 3
 """FuseOps' number for what operators before it fuse with, and none after it."""
@@ -121,21 +119,21 @@ def _merged(
     given = [n for n, argument in enumerate(call.arguments) if argument.same_as(old)]
     if len(given) > 1 or (given and given[0] in call.places):
         return None
-    fresh = [n for n, at in enumerate(call.places) if at == _NEW]
-    count = len(call.arguments)
-    own = list(func.params)
-    if len(own) != count + len(fresh):
+    out = call.parameter_of(place, func)
+    if out is None:
         return None
-    out = own.pop(count + fresh.index(place))
-    # What is written without being read becomes an argument.
-    contents = own[given[0]] if given else out
-    found = changed(func, contents, out) if given else func
+    own = [param for param in func.params if not param.same_as(out)]
+    arguments = call.arguments
+    found: tirx.PrimFunc | None = func
+    if given:
+        contents = own[given[0]]
+        found = changed(func, contents, out)
+    else:  # What is written without being read becomes an argument.
+        contents, given = out, [len(arguments)]
+        own.insert(len(arguments), out)
+        arguments = [*arguments, old]
     if found is None:
         return None
-    arguments = call.arguments
-    if not given:
-        own.insert(count, out)
-        arguments, given = [*arguments, old], [count]
     body = tvm_ffi.structural_map(
         found.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
     )
@@ -173,6 +171,12 @@ class _Call:
     def place_of(self, result: relax.Var) -> int:
         """The number of a result."""
         return next(n for n, x in enumerate(self.results) if x is not None and x.same_as(result))
+
+    def parameter_of(self, result: int, func: tirx.PrimFunc) -> tirx.Var | None:
+        """The kernel's parameter for a new result; None if the kernel has others, such as sizes."""
+        new = [number for number, at in enumerate(self.places) if at == _NEW]
+        outputs = list(func.params)[len(self.arguments) :]
+        return outputs[new.index(result)] if len(outputs) == len(new) else None
 
     def value(self, kernel: ir.GlobalVar) -> relax.Call:
         """The call, of another kernel."""
@@ -216,7 +220,7 @@ class _Program:
         found._read(function)
         for _, other in mod.functions_items():
             for call in nodes(other, ir.Call) if isinstance(other, relax.Function) else ():
-                if call.op in (_CALL_TIR, _IN_PLACE):
+                if call.op in _KERNEL_CALLS:
                     name = call.args[0].name_hint
                     found.kernels[name] = found.kernels.get(name, 0) + 1
         return found
@@ -234,14 +238,14 @@ class _Program:
                     continue
                 for var in read_by(binding):
                     self.uses.setdefault(var, []).append(number)
-                if not isinstance(value, ir.Call) or value.op not in (_CALL_TIR, _IN_PLACE):
+                if not isinstance(value, ir.Call) or value.op not in _KERNEL_CALLS:
                     continue
                 kernel, given, *others = value.args
                 if others or not isinstance(given, relax.Tuple):
                     continue
                 types = list(value.ty_args[0].fields) if _gives_several(value) else value.ty_args
                 places = [_NEW] * len(types)
-                if value.op == _IN_PLACE:
+                if value.op == CALL_IN_PLACE:
                     places = [int(n) for n in value.attrs.inplace_indices]
                 call = _Call(
                     number, binding.var, kernel, list(given.fields), [], list(types), places
@@ -285,14 +289,9 @@ class _Program:
         if at != _NEW:
             return call.arguments[at]
         func = self.mod[call.kernel]
-        count = len(call.arguments)
-        fresh = [n for n, other in enumerate(call.places) if other == _NEW]
-        if len(func.params) != count + len(fresh):
-            return first
-        out = func.params[count + fresh.index(place)]
-        for param, argument in zip(func.params, call.arguments):
-            is_part = argument in self.calls and _is_of_part(func, param, out)
-            if is_part:
+        out = call.parameter_of(place, func)
+        for param, argument in zip(func.params, call.arguments) if out is not None else ():
+            if argument in self.calls and _is_of_part(func, param, out):
                 return argument
         return first
 
@@ -311,11 +310,11 @@ class _Program:
         value = getattr(binding, "value", None)
         if not isinstance(value, ir.Call):
             return not isinstance(value, (relax.If, relax.SeqExpr))
-        return value.op in (_CALL_TIR, _IN_PLACE) or self._gives_new(value)
+        return value.op in _KERNEL_CALLS or self._gives_new(value)
 
     def _gives_new(self, call: ir.Call) -> bool:
         """Whether it is a call of torch that is known to give a new tensor."""
-        if call.op != _PACKED or getattr(call.args[0], "global_symbol", "") != TORCH_CALL:
+        if call.op != CALL_PACKED or getattr(call.args[0], "global_symbol", "") != TORCH_CALL:
             return False
         return any(call.args[1].same_as(function) for function in self.fresh)
 
@@ -323,7 +322,7 @@ class _Program:
         call = getattr(binding, "value", None)
         if not isinstance(call, ir.Call):
             return False
-        if call.op in (_CALL_TIR, _IN_PLACE):
+        if call.op in _KERNEL_CALLS:
             # A virtual machine makes a view of what is only read in another shape.
             return not relax.analysis.has_reshape_pattern(self.mod[call.args[0]])
         return self._gives_new(call)
