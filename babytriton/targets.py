@@ -142,13 +142,14 @@ _ARITHMETIC_OF_HALVES = ("avx512fp16", "fullfp16")
 """Features of processors with which LLVM computes halves in halves, and contracts multiplications
 and additions of them, where torch computes each operator in float32 and rounds."""
 
-_SHORT_VECTORS = "prefer-256-bit"
-"""The feature with which LLVM leaves half of each vector register unused: the clock of older
-processors fell where programs used all of it now and then. Our kernels use nothing else."""
+SHORT_VECTORS = "prefer-256-bit"
+"""The feature of Intel's processors with AVX-512 with which LLVM leaves half of each vector
+register unused: the clock of older ones fell where programs used all of it now and then. Our
+kernels use nothing else."""
 
 
 @cache
-def _features(cpu: str | None) -> frozenset[str]:
+def features(cpu: str | None) -> frozenset[str]:
     """LLVM's names of what a processor has."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
     return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_features(target)))
@@ -165,8 +166,8 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
     arch = target.resolved().arch
     is_cpu = target.kind == "cpu"
     cpu = arch if is_cpu else _present_arch("cpu")
-    unwanted = (*_ARITHMETIC_OF_HALVES, _SHORT_VECTORS)
-    without = [f"-{name}" for name in unwanted if name in _features(cpu)]
+    unwanted = (*_ARITHMETIC_OF_HALVES, SHORT_VECTORS)
+    without = [f"-{name}" for name in unwanted if name in features(cpu)]
     host = {"kind": "llvm", "mcpu": cpu, "mattr": without, "cl-opt": list(options)}
     if is_cpu:
         return tvm.target.Target(host, host)

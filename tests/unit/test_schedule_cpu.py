@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, te, tirx
 
 import babytriton as bt
-from babytriton.passes.cpu.matmul import padded_rows
+from babytriton.passes.cpu import caches
 from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.pipeline import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
@@ -347,7 +347,9 @@ class TestMatmul:
 
     @pytest.mark.parametrize("dtype", [F32, "float64", "float16"])
     @pytest.mark.parametrize(("m", "k"), [(42, 1024), (28, 2048), (30, 1024), (29, 33)])
-    def test_rows_that_are_copied_by_tiles(self, m, k, dtype):
+    def test_rows_that_are_copied_by_tiles(self, m, k, dtype, monkeypatch):
+        monkeypatch.setattr(caches, "ways", lambda: 4)
+
         def build(bb, a, b):
             return bb.emit(op.matmul(a, b, out_dtype=F32 if dtype == "float16" else dtype))
 
@@ -355,11 +357,44 @@ class TestMatmul:
         mod = check_cpu(build, torch.matmul, *types, within=1e-3)
         assert rules_of(mod) == ["Matmul"]
 
-    def test_rows_of_one_set_of_the_cache_are_copied(self):
+    def test_rows_of_one_set_of_the_cache_are_copied(self, monkeypatch):
+        monkeypatch.setattr(caches, "ways", lambda: 4)
+
         def copies(k, n):
             return on_cpu(matmul, ((42, k), F32), ((k, n), F32)).script().count("alloc_buffer")
 
-        assert copies(1024, 224) == copies(1056, 224) + 1 == copies(1024, 64) + 1
+        assert copies(2048, 224) == copies(2080, 224) + 1 == copies(2048, 64) + 1
+
+    def test_few_rows_and_small_operands_are_read_where_they_lie(self):
+        def copies(m, k, n):
+            return on_cpu(matmul, ((m, k), F32), ((k, n), F32)).script().count("alloc_buffer")
+
+        assert copies(5, 1000, 1000) == copies(96, 100, 200) == copies(600, 1000, 1000) - 1 == 0
+
+    @pytest.mark.parametrize("dtype", [F32, "float64"])
+    @pytest.mark.parametrize("width", [*range(1, 36), 63, 67, 100, 127, 128, 131])
+    @pytest.mark.parametrize(("height", "depth"), [(3, 500), (37, 100), (37, 2100)])
+    def test_edges(self, height, depth, width, dtype):
+        types = ((height, depth), dtype), ((depth, width), dtype)
+        check_cpu(matmul, torch.matmul, *types, within=1e-3)
+
+    @pytest.mark.parametrize("batch", [(), (3,)])
+    @pytest.mark.parametrize("width", [8, 13, 31, 37, 60])
+    @pytest.mark.parametrize(("height", "depth"), [(3, 500), (37, 100), (37, 2100)])
+    def test_edges_with_what_follows(self, height, depth, width, batch):
+        def build(bb, a, b, c, d):
+            return bb.emit(op.sigmoid(bb.emit(op.add(bb.emit(op.add(matmul(bb, a, b), c)), d))))
+
+        types = ((*batch, height, depth), F32), ((*batch, depth, width), F32)
+        after = ((width,), F32), ((*batch, height, width), F32)
+        mod = check_cpu(
+            build,
+            lambda a, b, c, d: (a @ b + c + d).sigmoid(),
+            *types,
+            *after,
+            within=1e-3,
+        )
+        assert rules_of(mod) == ["Matmul"]
 
     @pytest.mark.parametrize("size", [64, 67])
     def test_epilogue_within_the_tile(self, size):
@@ -374,6 +409,7 @@ class TestMatmul:
             within=1e-4,
         )
         assert rules_of(mod) == ["Matmul"]
+        assert "alloc_buffer" not in mod.script()  # No whole product lies anywhere.
 
     def test_result_also_wanted_itself(self):
         def both(a, b):
@@ -433,7 +469,9 @@ class TestMatmul:
     def test_tile_is_unrolled_and_vectorized(self):
         script = on_cpu(matmul, ((64, 64), F32), ((64, 64), F32)).script()
         registers = Registers.of(CPU, "float32")
-        assert f"T.unroll(T.int64({padded_rows(64, registers.rows)}))" in script
+        tiles = {rows: -(-64 // rows) for rows in range(registers.rows, 0, -1)}
+        rows = min(tiles, key=lambda rows: tiles[rows] * rows * registers.waiting(rows))
+        assert f"T.unroll(T.int64({rows}))" in script
         assert f"T.vectorized(T.int64({registers.columns}))" in script
         assert "T.parallel" in script
 

@@ -21,7 +21,10 @@ LINE = LINE_BYTES // 4
 # the next kernel reads at once: of less, it finds them in the cache.
 _SHARE = 0.75
 
-# Bytes of a way, and how many ways there are: 32 KB on most, of which newer ones have a half more.
+# Bytes of the last cache, where Linux does not tell.
+_LAST = 32 << 20
+
+# Bytes of a way of the first cache; and how many ways it has, where Linux does not tell.
 _WAY, _WAYS = 4096, 8
 
 
@@ -32,17 +35,28 @@ def drive_out(lines: int, distance: int) -> bool:
         lines: how many.
         distance: of the first bytes of one and the next.
     """
-    return lines * math.gcd(distance, _WAY) >= _WAYS * _WAY
+    return lines * math.gcd(distance, _WAY) >= ways() * _WAY
+
+
+@cache
+def ways() -> int:
+    """How many lines a set of the processor's first cache holds."""
+    return _told("index0/ways_of_associativity") or _WAYS
 
 
 @cache
 def last_cache() -> int:
     """Bytes in the processor's last cache; what is usual where Linux does not tell."""
+    return (_told("index3/size") or _LAST >> 10) << 10
+
+
+def _told(file: str) -> int | None:
+    """A number that Linux tells of a cache."""
     try:
-        size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
-        return int(size.removesuffix("K")) << 10
+        text = Path("/sys/devices/system/cpu/cpu0/cache", file).read_text()
+        return int(text.strip().removesuffix("K"))
     except (OSError, ValueError):
-        return 32 << 20
+        return None
 
 
 def is_too_large(func: tirx.PrimFunc) -> bool:

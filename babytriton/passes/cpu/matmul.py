@@ -15,13 +15,18 @@ from babytriton.passes.blocks import (
     is_one,
     is_output,
     is_pointwise,
+    loads,
     loop_of,
     nodes,
     open_kernel,
+    same_extents,
     uses,
+    written,
 )
 from babytriton.passes.contractions import Contraction, contraction, factors, without_casts
+from babytriton.passes.cpu.caches import width
 from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
+from babytriton.passes.cpu.edges import mark_tile, mark_tiles
 from babytriton.passes.cpu.elementwise import spread
 from babytriton.passes.cpu.operands import (
     inline_padding,
@@ -33,16 +38,24 @@ from babytriton.passes.cpu.operands import (
 )
 from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.cpu.tasks import in_tasks
-from babytriton.passes.nests import pointwise_nests, reads_only_own_point
+from babytriton.passes.nests import is_point, pointwise_nests, stores_at
 
 # At most so many tiles one below the other share a panel of columns while it is in cache.
 TASK_TILES = 44
 
+# With fewer tasks, threads have uneven shares of them; of fewer rows, copies of panels are too much
+# of the work of a task.
+TASKS, TASK_ROWS = 16, 48
+
+# For so many tiles one below the other, or of an operand of so many bytes, a copy of its columns
+# takes longer than it saves.
+UNPACKED, SMALL = 2, 1 << 18
+
 # Below so many products, one after the other, tiles cost more than they save.
 TILED = 1 << 14
 
-# With fewer rows to a tile, vector units wait for sums; with four, they take so much longer.
-BUSY_ROWS, FOUR_ROWS = 6, 1.15
+# To copy the operand with the rows makes a product take so much longer.
+COPIED_ROWS = 1.05
 
 # Rows of a tile where a call tells how many there are of all.
 ROWS_OF_ANY = 8
@@ -117,11 +130,21 @@ def registers(sch: s_tir.Schedule, product: Contraction, target: Target) -> Regi
 
 
 def is_read_once(sch: s_tir.Schedule, info: SBlockInfo, reader: SBlockInfo) -> bool:
-    """Whether `reader` alone needs the block's results, each at its own point."""
+    """Whether `reader` alone needs the sums of a block, each at its own point."""
+    if is_output(sch, info) or len(sch.get_consumers(info.block_rv)) != 1:
+        return False
+    own, other = (sch.get(block.block_rv).iter_vars for block in (info, reader))
+    place = [axis.var for axis, it in zip(own, info.iters) if it.kind == "S"]
+    sizes = [it.dom for it in info.iters if it.kind == "S"]
+    point = [axis.var for axis in other]
     return (
-        not is_output(sch, info)
-        and len(sch.get_consumers(info.block_rv)) == 1
-        and reads_only_own_point(sch, reader, [info])
+        same_extents(sizes, reader.dom())
+        and stores_at(sch, info, place)
+        and stores_at(sch, reader, point)
+        and all(
+            is_point(load.indices, point)
+            for load in loads(sch, reader.block_rv, written(sch, info))
+        )
     )
 
 
@@ -153,18 +176,22 @@ def tile(
     tiles = None if product.height is None else -(-product.height // rows)
     shared = largest_divisor(tiles, TASK_TILES) if tiles is not None else 1
     store = None if epilogue is None else epilogue.block_rv
-    packed, is_of_one_task = None, False
+    packed, is_unpacked, is_of_one_task, are_copied = None, False, False, False
     if is_matrix_product(sch, product):
         if tiles is not None:
-            shared = tiles_of_task(tiles)
-            is_of_one_task = tiles <= shared and has_all_but_rows(sch, product)
+            panels = product.width and -(-product.width // columns)
+            is_unpacked = is_read_in_rows(sch, product, rows)
+            shared = 1 if is_unpacked else tiles_of_task(tiles, rows, panels)
+            is_of_one_task = tiles <= 2 * shared and has_all_but_rows(sch, product)
         copied, fillers = pad(sch, product, rows * shared, columns)
         if copied is not None and store is not None:
             sch.compute_inline(copied)
         store = store or copied
-        packed = pack(sch, product, product.other, product.column, columns)
+        if not is_unpacked:
+            packed = pack(sch, product, product.other, product.column, columns)
         is_again = product.width is None or product.width > 2 * columns
-        if is_again and is_crowded(sch, product, rows):
+        are_copied = is_again and is_crowded(sch, product, rows)
+        if are_copied:
             pack(sch, product, row_operand(sch, product), product.row, rows)
         inline_padding(sch, product, fillers)
     if store is None:
@@ -172,6 +199,9 @@ def tile(
     else:
         sch.set_scope(block, 0, "local")
     tasks, step = tile_loops(sch, product, store, (shared, rows, columns))
+    if product.height is not None and product.width is not None:
+        beside = (product.height, 0 if are_copied else rows), (product.width, columns)
+        mark_tiles(sch, step, *beside, registers.lanes, packed is not None)
     sch.compute_at(block, step, preserve_unit_loops=True)
     if packed is not None and is_of_one_task:
         sch.compute_at(packed, tasks)
@@ -189,10 +219,32 @@ def has_all_but_rows(sch: s_tir.Schedule, product: Contraction) -> bool:
     )
 
 
-def tiles_of_task(tiles: int) -> int:
-    """How many tiles to compute one below the other: those that pad least."""
-    counts = range(min(tiles, TASK_TILES // 2), min(tiles, TASK_TILES) + 1)
-    return min(counts, key=lambda count: (-(-tiles // count) * count, -count))
+def is_read_in_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
+    """Whether tiles of so many rows take the columns from where they lie side by side."""
+    if product.height is None or product.width is None:
+        return False
+    block = sch.get(product.info.block_rv)
+    region = block.reads[product.other]
+    if not region.region[-1].min.same_as(block.iter_vars[product.column].var):
+        return False
+    summed = [it.dom for it in product.info.iters if it.kind == "R"]
+    if product.height <= UNPACKED * rows or not all(isinstance(n, int) for n in summed):
+        return product.height <= UNPACKED * rows
+    return bool(math.prod(summed) * product.width * width(region.source) <= SMALL)
+
+
+def tiles_of_task(tiles: int, rows: int, panels: int | None) -> int:
+    """How many tiles a task computes one below the other.
+
+    Args:
+        tiles: how many there are.
+        rows: of each.
+        panels: how many there are side by side; None where a call tells.
+    """
+    tasks = -(-tiles // TASK_TILES)
+    if tasks == 1 and panels is not None and panels < TASKS and tiles * rows >= 2 * TASK_ROWS:
+        tasks = 2
+    return -(-tiles // tasks)
 
 
 def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) -> tuple[int, int]:
@@ -204,7 +256,9 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
         if width is not None:
             columns = min(-(-width // registers.lanes) * registers.lanes, columns)
         if height is not None:
-            rows = padded_rows(height, registers.rows)
+            rows = rows_of_tile(sch, product, height, registers)
+        if width is not None and is_read_in_rows(sch, product, rows):
+            columns = registers.columns_beside(rows, width)
         return rows, columns
     if height is None or width is None:
         return 1, 1
@@ -216,17 +270,20 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
     return largest_divisor(height, most), columns
 
 
-def padded_rows(height: int, most: int) -> int:
-    """The rows of a tile for an operand whose last row is read again where tiles are not whole.
+def rows_of_tile(
+    sch: s_tir.Schedule, product: Contraction, height: int, registers: Registers
+) -> int:
+    """The rows of a tile, of which the last is read again where tiles are not whole.
 
-    Those that read the fewest again are the best, and the more the better.
+    Those are the best that read the fewest again, keep the vector units busy, and are not many
+    enough to need a copy.
     """
-    waiting = math.log(FOUR_ROWS) / math.log(BUSY_ROWS / 4)
 
     def cost(rows: int) -> float:
-        return -(-height // rows) * rows * math.pow(max(1, BUSY_ROWS / rows), waiting)
+        copied = COPIED_ROWS if is_crowded(sch, product, rows) else 1
+        return -(-height // rows) * rows * registers.waiting(rows) * copied
 
-    return min(range(min(most, height), 0, -1), key=cost)
+    return min(range(min(registers.rows, height), 0, -1), key=cost)
 
 
 def is_matrix_product(sch: s_tir.Schedule, product: Contraction) -> bool:
@@ -253,6 +310,7 @@ def tile_loops(
     """
     shared, rows, columns = sizes
     tasks, (step, i), j = in_tasks(sch, product, store, [shared, rows], columns)
+    mark_tile(sch, i, j)
     if is_copy(sch, store):
         sch.unroll(i)
         sch.vectorize(j)
@@ -272,6 +330,7 @@ def accumulate(sch: s_tir.Schedule, product: Contraction) -> None:
     inner = sch.get_loops(block)[-len(kinds) :]  # One for each axis: a unit loop where it is 1.
     i, j = inner[product.row], inner[product.column]
     sch.reorder(*reduced, i, j)
+    mark_tile(sch, i, j)
     sch.unroll(i)
     sch.vectorize(j)
     sch.decompose_reduction(block, reduced[0])
