@@ -1,7 +1,8 @@
 """What is left to torch, because its libraries compute it faster than our kernels.
 
-On the CPU these are convolutions, and products of bfloat16 where the processor has instructions for
-them; what was measured is told in docs/performance.md. On GPUs they are large products too: those
+On the CPU these are convolutions, products of bfloat16 where the processor has instructions for
+them, and large products where the library is the processor's maker's; what was measured is told in
+docs/performance.md. On GPUs they are large products too: those
 are what cuBLAS, cuDNN and torch's attention have tensor cores for. There a target may ask for our
 own products. `compiled.fallbacks` lists what was left to torch.
 """
@@ -19,7 +20,7 @@ from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_one, is_symbolic
 from babytriton.ops.value import Value
-from babytriton.targets import Target
+from babytriton.targets import SHORT_VECTORS, Target, features
 
 CONVOLUTION = 1 << 15
 """Multiplications from which on torch's library computes a convolution."""
@@ -27,12 +28,20 @@ CONVOLUTION = 1 << 15
 PRODUCT = 1 << 20
 """Multiplications from which on torch's library computes a product on a GPU."""
 
+LARGE, DEEP, LARGE_IF_DEEP = 1 << 30, 2048, 1 << 26
+"""Multiplications from which on a processor's own library computes a product of float32; and how
+long sums are for which it does so from fewer on."""
+
 TENSOR_CORES = 80
 """The oldest architecture of GPUs for which our kernels have tensor cores."""
 
 FEW, FEW_ON_CPU = 4, 8
 """How often a kernel may multiply each number of an operand for the product to be as much work as
 reading that operand: a matrix by a vector or a few."""
+
+
+FEW_TILES = 32
+"""Rows or columns, for fewer of which no library is faster."""
 
 
 def keep_convolution(site: Site, input: Value, weight: Value) -> None:
@@ -108,6 +117,8 @@ def keep_product_on(
     if device.type == "cpu":
         if dtype == torch.bfloat16 and multiplies_bfloat16():
             raise Unsupported("torch's library has the processor multiply bfloat16")
+        if dtype == torch.float32 and _is_large(*operands) and has_library_of_its_own():
+            raise Unsupported("torch's library is the processor's own, for a product of this size")
         return
     if any(is_symbolic(n) for n in sizes.values()):
         raise Unsupported(
@@ -128,6 +139,29 @@ def _torch_is_fast_for(dtype: torch.dtype) -> bool:
 def multiplies_bfloat16() -> bool:
     """Whether the processor has instructions for products of bfloat16, which LLVM makes none of."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@cache
+def has_library_of_its_own() -> bool:
+    """Whether torch multiplies by the library of the processor's maker: MKL with AVX-512."""
+    arch = Target("cpu").resolved().arch
+    return torch.backends.mkl.is_available() and SHORT_VECTORS in features(arch)
+
+
+def _is_large(*operands: tuple[Sequence[Any], Sequence[Hashable]]) -> bool:
+    """Whether that library is faster for a product of rows and columns."""
+    sizes: dict[Hashable, Any] = {}
+    for shape, labels in operands:
+        sizes |= {label: n for label, n in zip(labels, shape) if not is_one(n)}
+    if len(operands) != 2 or any(map(is_symbolic, sizes.values())):
+        return False
+    left, right = (set(labels) & set(sizes) for _, labels in operands)
+    if len(left & right) != 1:
+        return False  # Of products side by side, or of vectors, nothing was measured.
+    (depth,) = (int(sizes[label]) for label in left & right)
+    rows, columns = (math.prod(int(sizes[x]) for x in own) for own in (left - right, right - left))
+    least = LARGE_IF_DEEP if depth >= DEEP else LARGE
+    return min(rows, columns) >= FEW_TILES and rows * columns * depth >= least
 
 
 def _is_below(sizes: Sequence[Any], limit: int) -> bool:

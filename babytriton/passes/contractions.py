@@ -31,6 +31,12 @@ class Contraction:
         """How many columns there are; None where a call tells."""
         return self._size(self.column)
 
+    @property
+    def depth(self) -> int | None:
+        """How many products a sum is of; None where a call tells."""
+        sizes = [it.dom for it in self.info.iters if it.kind == "R"]
+        return math.prod(sizes) if all(isinstance(n, int) for n in sizes) else None
+
     def _size(self, axis: int) -> int | None:
         size = self.info.iters[axis].dom
         return size if isinstance(size, int) else None

@@ -12,6 +12,7 @@ from tvm import relax, te, tirx
 
 import babytriton as bt
 from babytriton.passes.cpu import caches
+from babytriton.passes.cpu.costs import Costs
 from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.pipeline import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
@@ -470,7 +471,7 @@ class TestMatmul:
         script = on_cpu(matmul, ((64, 64), F32), ((64, 64), F32)).script()
         registers = Registers.of(CPU, "float32")
         tiles = {rows: -(-64 // rows) for rows in range(registers.rows, 0, -1)}
-        rows = min(tiles, key=lambda rows: tiles[rows] * rows * registers.waiting(rows))
+        rows = min(tiles, key=lambda rows: tiles[rows] * rows * Costs.of(CPU).waiting(rows))
         assert f"T.unroll(T.int64({rows}))" in script
         assert f"T.vectorized(T.int64({registers.columns}))" in script
         assert "T.parallel" in script

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.contractions import Contraction, factors
+from babytriton.passes.cpu.costs import Costs
 from babytriton.passes.cpu.lanes import lanes_of_many
 from babytriton.passes.cpu.operands import inline_padding, pad
 from babytriton.passes.cpu.registers import Registers
@@ -25,10 +26,6 @@ _JAM = "babytriton.jam"
 # Numbers to add up: of fewer, adding up the lanes takes longer than a copy of an operand.
 _SHORTEST = 128
 
-# To copy a number of what lies across takes as long as so many products; to add up lanes, as so
-# many; and loads for each product make it so much slower than tiles of an operand that is copied.
-_COPY, _FOLD, _LOADS = 40, 160, 0.1
-
 # Columns of a tile, which each element of the rows is multiplied by.
 _COLUMNS = 4
 
@@ -36,7 +33,7 @@ _COLUMNS = 4
 _TASK_COLUMNS, _TASK_TILES = 64, 16
 
 
-def is_of_dots(sch: s_tir.Schedule, product: Contraction) -> bool:
+def is_of_dots(sch: s_tir.Schedule, product: Contraction, costs: Costs) -> bool:
     """Whether what is summed up lies side by side, and too few rows need it for a copy to pay."""
     info, block = product.info, sch.get(product.info.block_rv)
     summed = [axis for axis, it in enumerate(info.iters) if it.kind == "R"]
@@ -48,7 +45,7 @@ def is_of_dots(sch: s_tir.Schedule, product: Contraction) -> bool:
         return False
     if product.width is None or not isinstance(length, int) or length < _SHORTEST:
         return False
-    return product.height is None or product.height * (_LOADS * length + _FOLD) <= _COPY * length
+    return product.height is None or costs.prefers_dots(product.height, length)
 
 
 def tile_of_dots(

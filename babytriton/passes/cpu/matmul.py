@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
@@ -25,14 +23,15 @@ from babytriton.passes.blocks import (
 )
 from babytriton.passes.contractions import Contraction, contraction, factors, without_casts
 from babytriton.passes.cpu.caches import width
+from babytriton.passes.cpu.costs import Costs
 from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
 from babytriton.passes.cpu.edges import mark_tile, mark_tiles
 from babytriton.passes.cpu.elementwise import spread
 from babytriton.passes.cpu.operands import (
+    Panels,
     inline_padding,
     is_crowded,
     largest_divisor,
-    pack,
     pad,
     row_operand,
 )
@@ -47,9 +46,11 @@ TASK_TILES = 44
 # of the work of a task.
 TASKS, TASK_ROWS = 16, 48
 
-# For so many tiles one below the other, or of an operand of so many bytes, a copy of its columns
-# takes longer than it saves.
-UNPACKED, SMALL = 2, 1 << 18
+# Of an operand of so many bytes, a copy of its columns takes longer than it saves.
+SMALL = 1 << 18
+
+# For the sums of fewer products, it makes no difference how long these take.
+SHORT = 16
 
 # Below so many products, one after the other, tiles cost more than they save.
 TILED = 1 << 14
@@ -93,15 +94,15 @@ class Matmul(ScheduleRule):
         after = inline_cheap(sch, after)
         for nest in pointwise_nests(sch, before):
             spread(sch, nest)
-        epilogue = None
+        epilogue, costs = None, Costs.of(target)
         if after and is_read_once(sch, product.info, after[0]):
             epilogue, *after = after
         if not is_at_least(product.info, TILED):
             row_after_row(sch, product)
             after = [epilogue, *after] if epilogue else after
-        elif is_of_dots(sch, product):
+        elif is_of_dots(sch, product, costs):
             tile_of_dots(sch, product, epilogue, registers(sch, product, target))
-        elif not tile(sch, product, epilogue, registers(sch, product, target)):
+        elif not tile(sch, product, epilogue, registers(sch, product, target), costs):
             return None
         for nest in pointwise_nests(sch, after):
             spread(sch, nest)
@@ -163,14 +164,18 @@ def row_after_row(sch: s_tir.Schedule, product: Contraction) -> None:
 
 
 def tile(
-    sch: s_tir.Schedule, product: Contraction, epilogue: SBlockInfo | None, registers: Registers
+    sch: s_tir.Schedule,
+    product: Contraction,
+    epilogue: SBlockInfo | None,
+    registers: Registers,
+    costs: Costs,
 ) -> bool:
     """Compute results in tiles held in registers, and store each tile through the epilogue.
 
     False, with nothing done, where no tile fits.
     """
     block = product.info.block_rv
-    rows, columns = tile_sizes(sch, product, registers)
+    rows, columns = tile_sizes(sch, product, registers, costs)
     if rows * columns == 1:
         return False
     tiles = None if product.height is None else -(-product.height // rows)
@@ -188,12 +193,16 @@ def tile(
             sch.compute_inline(copied)
         store = store or copied
         if not is_unpacked:
-            packed = pack(sch, product, product.other, product.column, columns)
+            packed = Panels.of(sch, product, product.other, product.column, columns)
         is_again = product.width is None or product.width > 2 * columns
         are_copied = is_again and is_crowded(sch, product, rows)
+        operands = [] if packed is None or is_of_one_task else [packed]
         if are_copied:
-            pack(sch, product, row_operand(sch, product), product.row, rows)
+            by_rows = Panels.of(sch, product, row_operand(sch, product), product.row, rows)
+            operands.append(by_rows)
         inline_padding(sch, product, fillers)
+        for operand in operands:
+            operand.made_before(sch)
     if store is None:
         store = sch.cache_write(block, 0, "local")
     else:
@@ -204,7 +213,7 @@ def tile(
         mark_tiles(sch, step, *beside, registers.lanes, packed is not None)
     sch.compute_at(block, step, preserve_unit_loops=True)
     if packed is not None and is_of_one_task:
-        sch.compute_at(packed, tasks)
+        packed.made_within(sch, tasks)
     accumulate(sch, product)
     return True
 
@@ -227,10 +236,9 @@ def is_read_in_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> boo
     region = block.reads[product.other]
     if not region.region[-1].min.same_as(block.iter_vars[product.column].var):
         return False
-    summed = [it.dom for it in product.info.iters if it.kind == "R"]
-    if product.height <= UNPACKED * rows or not all(isinstance(n, int) for n in summed):
-        return product.height <= UNPACKED * rows
-    return bool(math.prod(summed) * product.width * width(region.source) <= SMALL)
+    if product.height <= rows or product.depth is None:
+        return product.height <= rows
+    return product.depth * product.width * width(region.source) <= SMALL
 
 
 def tiles_of_task(tiles: int, rows: int, panels: int | None) -> int:
@@ -247,7 +255,9 @@ def tiles_of_task(tiles: int, rows: int, panels: int | None) -> int:
     return -(-tiles // tasks)
 
 
-def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) -> tuple[int, int]:
+def tile_sizes(
+    sch: s_tir.Schedule, product: Contraction, registers: Registers, costs: Costs
+) -> tuple[int, int]:
     """Rows and columns of a tile of results."""
     height, width = product.height, product.width
     if is_matrix_product(sch, product):
@@ -256,7 +266,7 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
         if width is not None:
             columns = min(-(-width // registers.lanes) * registers.lanes, columns)
         if height is not None:
-            rows = rows_of_tile(sch, product, height, registers)
+            rows = rows_of_tile(sch, product, height, registers.rows, costs)
         if width is not None and is_read_in_rows(sch, product, rows):
             columns = registers.columns_beside(rows, width)
         return rows, columns
@@ -271,19 +281,23 @@ def tile_sizes(sch: s_tir.Schedule, product: Contraction, registers: Registers) 
 
 
 def rows_of_tile(
-    sch: s_tir.Schedule, product: Contraction, height: int, registers: Registers
+    sch: s_tir.Schedule, product: Contraction, height: int, most: int, costs: Costs
 ) -> int:
     """The rows of a tile, of which the last is read again where tiles are not whole.
 
     Those are the best that read the fewest again, keep the vector units busy, and are not many
     enough to need a copy.
     """
+    depth = product.depth
 
     def cost(rows: int) -> float:
+        padded = -(-height // rows) * rows
+        if depth is not None and depth < SHORT:
+            return padded
         copied = COPIED_ROWS if is_crowded(sch, product, rows) else 1
-        return -(-height // rows) * rows * registers.waiting(rows) * copied
+        return padded * costs.waiting(rows) * copied
 
-    return min(range(min(registers.rows, height), 0, -1), key=cost)
+    return min(range(min(most, height), 0, -1), key=cost)
 
 
 def is_matrix_product(sch: s_tir.Schedule, product: Contraction) -> bool:

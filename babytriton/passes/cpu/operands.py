@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
@@ -13,6 +14,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from babytriton.passes.contractions import Contraction
 from babytriton.passes.cpu.caches import LINE, drive_out
 from babytriton.passes.cpu.elementwise import PARALLEL
+from babytriton.passes.cpu.transposes import turn_over
 
 
 def pad(
@@ -97,59 +99,94 @@ def is_crowded(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
     return drive_out(rows, distance)
 
 
-def pack(
-    sch: s_tir.Schedule, product: Contraction, read: int, axis: int, size: int
-) -> s_tir.schedule.SBlockRV:
-    """Lay out an operand so that a tile reads it from front to back.
+@dataclass(frozen=True)
+class Panels:
+    """A copy of an operand, panel by panel, that tiles read from front to back.
 
-    Args:
-        sch: the kernel.
-        product: what reads it.
-        read: which of its reads it is.
-        axis: the rows or the columns, whichever the operand has.
-        size: how many of these a tile has.
+    Attributes:
+        block: copies.
+        size: rows or columns of a panel.
+        place: which of the operand's axes these are.
+        leading: the axes before the panels.
+        trailing: those in a panel.
     """
-    info, block = product.info, product.info.block_rv
-    body = sch.get(block)
-    variables = [it.var for it in body.iter_vars]
-    indices = [rng.min for rng in body.reads[read].region]
-    kinds = [axis_of(index, variables) for index in indices]
-    place = kinds.index(axis)
-    leading = [n for n, other in enumerate(kinds) if n != place and is_spatial(info, other)]
-    trailing = [n for n, other in enumerate(kinds) if n != place and not is_spatial(info, other)]
 
-    def panels(*index: tirx.Var) -> list[ir.Expr]:
-        j = index[place]
-        return [
-            *(index[n] for n in leading),
-            j // size,
-            *(index[n] for n in trailing),
-            j % size,
-        ]
+    block: s_tir.schedule.SBlockRV
+    size: int
+    place: int
+    leading: list[int]
+    trailing: list[int]
 
-    copy = sch.cache_read(block, read, "global")
-    sch.transform_layout(copy, ("write", 0), panels)
-    loops = sch.get_loops(copy)
-    panel, lane = sch.split(loops[place], [None, size])
-    inner = [loops[n] for n in trailing]
-    extent = sch.get(inner[-1]).extent if inner else None
-    if trailing and trailing[-1] == len(kinds) - 1 and isinstance(extent, tirx.IntImm):
-        # Whole lines of the cache are read, and the place where they go stays in it.
-        line = largest_divisor(int(extent), LINE)
-        inner[-1], along = sch.split(inner[-1], [None, line])
-        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane, along)
-    else:
-        sch.reorder(*(loops[n] for n in leading), panel, *inner, lane)
-    if is_worth_sharing(sch, copy):
-        sch.parallel(sch.fuse(*(loops[n] for n in leading), panel))
-    return copy
+    @classmethod
+    def of(
+        cls, sch: s_tir.Schedule, product: Contraction, read: int, axis: int, size: int
+    ) -> Panels:
+        """Have a product read a copy.
+
+        Args:
+            sch: the kernel.
+            product: what reads the operand.
+            read: which of its reads it is.
+            axis: the rows or the columns, whichever the operand has.
+            size: how many of these a tile has.
+        """
+        info, block = product.info, product.info.block_rv
+        body = sch.get(block)
+        variables = [it.var for it in body.iter_vars]
+        indices = [rng.min for rng in body.reads[read].region]
+        kinds = [axis_of(index, variables) for index in indices]
+        place = kinds.index(axis)
+        rest = [n for n in range(len(kinds)) if n != place]
+        leading = [n for n in rest if is_spatial(info, kinds[n])]
+        trailing = [n for n in rest if n not in leading]
+
+        def panels(*index: tirx.Var) -> list[ir.Expr]:
+            before, within = ([index[n] for n in axes] for axes in (leading, trailing))
+            return [*before, index[place] // size, *within, index[place] % size]
+
+        copy = sch.cache_read(block, read, "global")
+        sch.transform_layout(copy, ("write", 0), panels)
+        return cls(copy, size, place, leading, trailing)
+
+    def made_before(self, sch: s_tir.Schedule) -> None:
+        """Copy all panels before they are read."""
+        panel = self._ordered(sch)
+        extents = [sch.get(loop).extent for loop in sch.get_loops(self.block)]
+        known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+        if len(known) < len(extents) or math.prod(known) >= PARALLEL:
+            sch.parallel(panel)
+
+    def made_within(self, sch: s_tir.Schedule, tasks: s_tir.schedule.LoopRV) -> None:
+        """Copy the panel that a task reads at its start."""
+        sch.compute_at(self.block, tasks, preserve_unit_loops=True)
+        self._ordered(sch)
+
+    def _ordered(self, sch: s_tir.Schedule) -> s_tir.schedule.LoopRV:
+        """Copy panel after panel; gives the loop over them."""
+        loops = sch.get_loops(self.block)[-1 - len(self.leading) - len(self.trailing) :]
+        panel, lane = sch.split(loops[self.place], [None, self.size])
+        before = [loops[n] for n in self.leading]
+        inner = [loops[n] for n in self.trailing]
+        extent = sch.get(inner[-1]).extent if inner else None
+        is_across = bool(inner) and self.trailing[-1] == len(loops) - 1
+        if is_across and isinstance(extent, tirx.IntImm):
+            # Whole lines of the cache are read, and the place where they go stays in it.
+            line = largest_divisor(int(extent), LINE)
+            inner[-1], along = sch.split(inner[-1], [None, line])
+            if line == LINE and self.size % LINE == 0 and _is_copied(sch, self.block):
+                square, lane = sch.split(lane, [None, LINE])
+                sch.reorder(*before, panel, *inner, square, along, lane)
+                turn_over(sch, self.block, self.place, square)
+            else:
+                sch.reorder(*before, panel, *inner, lane, along)
+        else:
+            sch.reorder(*before, panel, *inner, lane)
+        return sch.fuse(*before, panel)
 
 
-def is_worth_sharing(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether a copy is large enough for several threads."""
-    extents = [sch.get(loop).extent for loop in sch.get_loops(block)]
-    known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
-    return len(known) < len(extents) or math.prod(known) >= PARALLEL
+def _is_copied(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether a block stores what it loads, and asks nothing."""
+    return isinstance(sch.get(block).body.value, ir.TensorLoad)
 
 
 def axis_of(index: ir.Expr, variables: list[tirx.Var]) -> int | None:

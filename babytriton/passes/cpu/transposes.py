@@ -56,10 +56,29 @@ def tile_transpose(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> s_tir.
     columns, column, j = sch.split(loops[-1], [None, squares[1], LINE])
     sch.reorder(*others, rows, columns, row, column, i, j)
     for read, place in turned:
-        copy = sch.cache_read(block, read, "local")
-        sch.compute_at(copy, column)
-        sch.transform_layout(copy, ("write", 0), _turned(place))
+        turn_over(sch, block, place, column, read)
     return sch.fuse(*others, rows, columns)
+
+
+def turn_over(
+    sch: s_tir.Schedule,
+    block: s_tir.schedule.SBlockRV,
+    place: int,
+    square: s_tir.schedule.LoopRV,
+    read: int = 0,
+) -> None:
+    """Have a block read squares of a tensor that are turned over.
+
+    Args:
+        sch: the kernel.
+        block: reads along an axis of the tensor that is not the last.
+        place: that axis.
+        square: the loop over the squares.
+        read: which of the block's reads it is.
+    """
+    copy = sch.cache_read(block, read, "local")
+    sch.compute_at(copy, square)
+    sch.transform_layout(copy, ("write", 0), _turned(place))
 
 
 def _turned(place: int) -> Callable[..., list[ir.Expr]]:
