@@ -379,6 +379,19 @@ class TestMatmul:
         types = ((height, depth), dtype), ((depth, width), dtype)
         check_cpu(matmul, torch.matmul, *types, within=1e-3)
 
+    @pytest.mark.parametrize(("height", "depth", "width"), [(2, 512, 4096), (17, 200, 2048)])
+    @pytest.mark.parametrize("dtype", [F32, "float64"])
+    def test_few_rows(self, height, depth, width, dtype):
+        def build(bb, a, b, c):
+            return bb.emit(op.nn.relu(bb.emit(op.add(bb.emit(op.matmul(a, b)), c))))
+
+        types = ((height, depth), dtype), ((depth, width), dtype), ((width,), dtype)
+        mod = check_cpu(build, lambda a, b, c: (a @ b + c).relu(), *types, within=1e-3)
+        loops = re.findall(r"for .*T.(?:grid|range)\((.*)\)", mod.script())
+        # Some rows of the operand at a time, for one tile beside the other.
+        assert any("T.int64(32)" in line or "T.int64(25)" in line for line in loops)
+        check_cpu(matmul, torch.matmul, *types[:2], within=1e-3)
+
     @pytest.mark.parametrize("batch", [(), (3,)])
     @pytest.mark.parametrize("width", [8, 13, 31, 37, 60])
     @pytest.mark.parametrize(("height", "depth"), [(3, 500), (37, 100), (37, 2100)])

@@ -21,22 +21,24 @@ from babytriton.passes.blocks import (
     uses,
     written,
 )
-from babytriton.passes.contractions import Contraction, contraction, factors, without_casts
+from babytriton.passes.contractions import Contraction, contraction, factors
 from babytriton.passes.cpu.caches import width
 from babytriton.passes.cpu.costs import Costs
 from babytriton.passes.cpu.dots import is_of_dots, tile_of_dots
 from babytriton.passes.cpu.edges import mark_tile, mark_tiles
 from babytriton.passes.cpu.elementwise import spread
+from babytriton.passes.cpu.few_rows import is_of_few_rows, tile_few_rows
 from babytriton.passes.cpu.operands import (
     Panels,
     inline_padding,
     is_crowded,
     largest_divisor,
+    lies_along,
     pad,
     row_operand,
 )
 from babytriton.passes.cpu.registers import Registers
-from babytriton.passes.cpu.tasks import in_tasks
+from babytriton.passes.cpu.tasks import in_tasks, store_in_vectors
 from babytriton.passes.nests import is_point, pointwise_nests, stores_at
 
 # At most so many tiles one below the other share a panel of columns while it is in cache.
@@ -102,8 +104,13 @@ class Matmul(ScheduleRule):
             after = [epilogue, *after] if epilogue else after
         elif is_of_dots(sch, product, costs):
             tile_of_dots(sch, product, epilogue, registers(sch, product, target))
-        elif not tile(sch, product, epilogue, registers(sch, product, target), costs):
-            return None
+        else:
+            room = registers(sch, product, target)
+            sizes = tile_sizes(sch, product, room, costs)
+            if is_matrix_product(sch, product) and is_of_few_rows(sch, product, sizes[0]):
+                tile_few_rows(sch, product, epilogue, sizes)
+            elif not tile(sch, product, epilogue, sizes, room.lanes):
+                return None
         for nest in pointwise_nests(sch, after):
             spread(sch, nest)
         return sch
@@ -167,15 +174,23 @@ def tile(
     sch: s_tir.Schedule,
     product: Contraction,
     epilogue: SBlockInfo | None,
-    registers: Registers,
-    costs: Costs,
+    sizes: tuple[int, int],
+    lanes: int,
 ) -> bool:
     """Compute results in tiles held in registers, and store each tile through the epilogue.
 
-    False, with nothing done, where no tile fits.
+    Args:
+        sch: the kernel.
+        product: what is computed.
+        epilogue: what is computed from it.
+        sizes: the rows and columns of a tile.
+        lanes: of a register.
+
+    Returns:
+        False, with nothing done, where no tile fits.
     """
     block = product.info.block_rv
-    rows, columns = tile_sizes(sch, product, registers, costs)
+    rows, columns = sizes
     if rows * columns == 1:
         return False
     tiles = None if product.height is None else -(-product.height // rows)
@@ -210,7 +225,7 @@ def tile(
     tasks, step = tile_loops(sch, product, store, (shared, rows, columns))
     if product.height is not None and product.width is not None:
         beside = (product.height, 0 if are_copied else rows), (product.width, columns)
-        mark_tiles(sch, step, *beside, registers.lanes, packed is not None)
+        mark_tiles(sch, step, *beside, lanes, packed is not None)
     sch.compute_at(block, step, preserve_unit_loops=True)
     if packed is not None and is_of_one_task:
         packed.made_within(sch, tasks)
@@ -230,15 +245,12 @@ def has_all_but_rows(sch: s_tir.Schedule, product: Contraction) -> bool:
 
 def is_read_in_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
     """Whether tiles of so many rows take the columns from where they lie side by side."""
-    if product.height is None or product.width is None:
-        return False
-    block = sch.get(product.info.block_rv)
-    region = block.reads[product.other]
-    if not region.region[-1].min.same_as(block.iter_vars[product.column].var):
+    if product.height is None or product.width is None or not lies_along(sch, product):
         return False
     if product.height <= rows or product.depth is None:
         return product.height <= rows
-    return product.depth * product.width * width(region.source) <= SMALL
+    source = sch.get(product.info.block_rv).reads[product.other].source
+    return product.depth * product.width * width(source) <= SMALL
 
 
 def tiles_of_task(tiles: int, rows: int, panels: int | None) -> int:
@@ -325,15 +337,8 @@ def tile_loops(
     shared, rows, columns = sizes
     tasks, (step, i), j = in_tasks(sch, product, store, [shared, rows], columns)
     mark_tile(sch, i, j)
-    if is_copy(sch, store):
-        sch.unroll(i)
-        sch.vectorize(j)
+    store_in_vectors(sch, store, i, j)
     return tasks, step
-
-
-def is_copy(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
-    """Whether the block stores what it reads, and computes nothing."""
-    return isinstance(without_casts(sch.get(block).body.value), ir.TensorLoad)
 
 
 def accumulate(sch: s_tir.Schedule, product: Contraction) -> None:

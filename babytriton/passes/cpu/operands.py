@@ -75,6 +75,13 @@ def _repeat_last(sch: s_tir.Schedule, filler: s_tir.schedule.SBlockRV) -> None:
     sch.state.replace(sch.get_sref(filler), made, {block: made})
 
 
+def lies_along(sch: s_tir.Schedule, product: Contraction) -> bool:
+    """Whether the columns of the operand that has them lie side by side."""
+    block = sch.get(product.info.block_rv)
+    last = block.reads[product.other].region[-1].min
+    return bool(last.same_as(block.iter_vars[product.column].var))
+
+
 def row_operand(sch: s_tir.Schedule, product: Contraction) -> int:
     """Which read is the operand that has the rows."""
     block = sch.get(product.info.block_rv)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tvm import s_tir
+from tvm import ir, s_tir
 
 from babytriton.passes.blocks import is_at_least
-from babytriton.passes.contractions import Contraction
+from babytriton.passes.contractions import Contraction, without_casts
 
 SHARED = 1 << 17
 """Products. For fewer, waking the other threads costs more than they save."""
@@ -41,3 +41,21 @@ def in_tasks(
     if is_at_least(product.info, SHARED):
         sch.parallel(tasks)
     return tasks, steps, j
+
+
+def store_in_vectors(
+    sch: s_tir.Schedule,
+    store: s_tir.schedule.SBlockRV,
+    i: s_tir.schedule.LoopRV,
+    j: s_tir.schedule.LoopRV,
+) -> None:
+    """Store the rows and columns of a tile at once, if nothing is computed from them.
+
+    Args:
+        sch: the kernel.
+        store: the block that stores them.
+        i, j: the loops over them.
+    """
+    if isinstance(without_casts(sch.get(store).body.value), ir.TensorLoad):
+        sch.unroll(i)
+        sch.vectorize(j)
