@@ -379,6 +379,32 @@ class TestMatmul:
         types = ((height, depth), dtype), ((depth, width), dtype)
         check_cpu(matmul, torch.matmul, *types, within=1e-3)
 
+    @pytest.mark.parametrize(
+        ("left", "right"),
+        [
+            ((1, 64, 96), (96, 64)),
+            ((1, 63, 96), (96, 61)),
+            ((6, 1, 200), (200, 300)),
+            ((1, 5, 200), (200, 4096)),
+            ((3, 1, 40, 64), (64, 70)),
+            ((2, 1, 40, 64), (1, 1, 64, 70)),
+            ((1, 4, 40, 64), (1, 4, 64, 40)),
+        ],
+    )
+    def test_axes_of_one_element(self, left, right):
+        def build(bb, a, b):
+            return bb.emit(op.nn.relu(matmul(bb, a, b)))
+
+        for lines in (matmul, build):
+            mod = check_cpu(
+                lines,
+                lambda a, b: (a @ b).relu() if lines is build else a @ b,
+                (left, F32),
+                (right, F32),
+                within=1e-3,
+            )
+            assert rules_of(mod) == ["Matmul"]
+
     @pytest.mark.parametrize(("height", "depth", "width"), [(2, 512, 4096), (17, 200, 2048)])
     @pytest.mark.parametrize("dtype", [F32, "float64"])
     def test_few_rows(self, height, depth, width, dtype):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tvm import ir, s_tir
+from tvm import ir, s_tir, tirx
 
 from babytriton.passes.blocks import is_at_least
 from babytriton.passes.contractions import Contraction, without_casts
+from babytriton.passes.statements import is_number
 
 SHARED = 1 << 17
 """Products. For fewer, waking the other threads costs more than they save."""
@@ -30,6 +31,7 @@ def in_tasks(
     Returns:
         The loop over the tasks, those over a task's rows, and that over its columns.
     """
+    _without_units(sch, store)
     loops = sch.get_loops(store)
     outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
     task, *steps = sch.split(loops[product.row], [None, *rows])
@@ -41,6 +43,15 @@ def in_tasks(
     if is_at_least(product.info, SHARED):
         sch.parallel(tasks)
     return tasks, steps, j
+
+
+def _without_units(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Leave out the axes of a block that have one element, as those of the product are."""
+    axes = [tirx.Var(it.var.name, it.var.ty.dtype) for it in sch.get(block).iter_vars]
+    sizes = [it.dom.extent for it in sch.get(block).iter_vars]
+    longer = [axis for axis, size in zip(axes, sizes) if not is_number(size, 1)]
+    if len(longer) < len(axes):
+        sch.transform_block_layout(block, tirx.IndexMap(axes, longer, None))
 
 
 def store_in_vectors(
