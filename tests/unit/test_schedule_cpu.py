@@ -391,19 +391,17 @@ class TestMatmul:
             ((1, 4, 40, 64), (1, 4, 64, 40)),
         ],
     )
-    def test_axes_of_one_element(self, left, right):
+    @pytest.mark.parametrize("is_last", [True, False])
+    def test_axes_of_one_element(self, left, right, is_last):
         def build(bb, a, b):
-            return bb.emit(op.nn.relu(matmul(bb, a, b)))
+            product = matmul(bb, a, b)
+            return product if is_last else bb.emit(op.nn.relu(product))
 
-        for lines in (matmul, build):
-            mod = check_cpu(
-                lines,
-                lambda a, b: (a @ b).relu() if lines is build else a @ b,
-                (left, F32),
-                (right, F32),
-                within=1e-3,
-            )
-            assert rules_of(mod) == ["Matmul"]
+        def reference(a, b):
+            return a @ b if is_last else (a @ b).relu()
+
+        mod = check_cpu(build, reference, (left, F32), (right, F32), within=1e-3)
+        assert rules_of(mod) == ["Matmul"]
 
     @pytest.mark.parametrize(("height", "depth", "width"), [(2, 512, 4096), (17, 200, 2048)])
     @pytest.mark.parametrize("dtype", [F32, "float64"])
