@@ -28,8 +28,10 @@ _LARGE = 1 << 18
 
 
 def is_of_few_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
-    """Whether a matrix product is one of few rows, in tiles of so many."""
+    """Whether a product is of two matrices, one of few rows, in tiles of so many."""
     height, width, depth = product.height, product.width, product.depth
+    if product.info.dom_kind().count("S") > 2:
+        return False
     if height is None or width is None or depth is None or height > _TILES * rows:
         return False
     is_large = width * depth >= _LARGE and lies_along(sch, product)

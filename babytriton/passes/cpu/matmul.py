@@ -197,12 +197,14 @@ def tile(
     shared = largest_divisor(tiles, TASK_TILES) if tiles is not None else 1
     store = None if epilogue is None else epilogue.block_rv
     packed, is_unpacked, is_of_one_task, are_copied = None, False, False, False
+    by_columns = False
     if is_matrix_product(sch, product):
         if tiles is not None:
             panels = product.width and -(-product.width // columns)
             is_unpacked = is_read_in_rows(sch, product, rows)
             shared = 1 if is_unpacked else tiles_of_task(tiles, rows, panels)
-            is_of_one_task = tiles <= 2 * shared and has_all_but_rows(sch, product)
+            by_columns = has_all_rows(sch, product, panels)
+            is_of_one_task = by_columns or (tiles <= 2 * shared and has_all_but_rows(sch, product))
         copied, fillers = pad(sch, product, rows * shared, columns)
         if copied is not None and store is not None:
             sch.compute_inline(copied)
@@ -222,7 +224,7 @@ def tile(
         store = sch.cache_write(block, 0, "local")
     else:
         sch.set_scope(block, 0, "local")
-    tasks, step = tile_loops(sch, product, store, (shared, rows, columns))
+    tasks, step = tile_loops(sch, product, store, (shared, rows, columns), by_columns)
     if product.height is not None and product.width is not None:
         beside = (product.height, 0 if are_copied else rows), (product.width, columns)
         mark_tiles(sch, step, *beside, lanes, packed is not None)
@@ -231,6 +233,19 @@ def tile(
         packed.made_within(sch, tasks)
     accumulate(sch, product)
     return True
+
+
+def has_all_rows(sch: s_tir.Schedule, product: Contraction, panels: int | None) -> bool:
+    """Whether a task has all rows, of several matrices that are multiplied by the same one."""
+    block = sch.get(product.info.block_rv)
+    region = block.reads[product.other].region
+    others = [
+        it.var
+        for axis, (it, info) in enumerate(zip(block.iter_vars, product.info.iters))
+        if info.kind == "S" and axis not in (product.row, product.column)
+    ]
+    is_one = not any(uses(part.min, var) for part in region for var in others)
+    return bool(others) and is_one and panels is not None and panels >= TASKS
 
 
 def has_all_but_rows(sch: s_tir.Schedule, product: Contraction) -> bool:
@@ -325,6 +340,7 @@ def tile_loops(
     product: Contraction,
     store: s_tir.schedule.SBlockRV,
     sizes: tuple[int, int, int],
+    by_columns: bool,
 ) -> tuple[s_tir.schedule.LoopRV, s_tir.schedule.LoopRV]:
     """Store results tile by tile, in parallel tasks: the loop over tasks, and that over tiles.
 
@@ -333,9 +349,10 @@ def tile_loops(
         product: what is stored.
         store: the block that stores it.
         sizes: the tiles of a task, and the rows and columns of a tile.
+        by_columns: whether a task has all rows.
     """
     shared, rows, columns = sizes
-    tasks, (step, i), j = in_tasks(sch, product, store, [shared, rows], columns)
+    tasks, (step, i), j = in_tasks(sch, product, store, [shared, rows], columns, by_columns)
     mark_tile(sch, i, j)
     store_in_vectors(sch, store, i, j)
     return tasks, step

@@ -18,6 +18,7 @@ def in_tasks(
     store: s_tir.schedule.SBlockRV,
     rows: list[int],
     columns: int,
+    by_columns: bool = False,
 ) -> tuple[s_tir.schedule.LoopRV, list[s_tir.schedule.LoopRV], s_tir.schedule.LoopRV]:
     """Store results task by task, each of which has some of their rows and columns.
 
@@ -27,6 +28,7 @@ def in_tasks(
         store: the block that stores it.
         rows: how many a task has: the extents of loops, one in the other.
         columns: how many it has.
+        by_columns: whether a task has all rows.
 
     Returns:
         The loop over the tasks, those over a task's rows, and that over its columns.
@@ -36,10 +38,14 @@ def in_tasks(
     outer = [loop for n, loop in enumerate(loops) if n not in (product.row, product.column)]
     task, *steps = sch.split(loops[product.row], [None, *rows])
     panel, j = sch.split(loops[product.column], [None, columns])
-    # Where a task has one tile, as of an unknown number, the next one has the same columns.
-    order = (task, panel) if product.height is not None else (panel, task)
-    sch.reorder(*outer, *order, *steps, j)
-    tasks = sch.fuse(*outer, *order)
+    if by_columns:
+        sch.reorder(panel, *outer, task, *steps, j)
+        tasks = panel
+    else:
+        # Where a task has one tile, as of an unknown number, the next one has the same columns.
+        order = (task, panel) if product.height is not None else (panel, task)
+        sch.reorder(*outer, *order, *steps, j)
+        tasks = sch.fuse(*outer, *order)
     if is_at_least(product.info, SHARED):
         sch.parallel(tasks)
     return tasks, steps, j
