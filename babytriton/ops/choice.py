@@ -1,10 +1,10 @@
 """What is left to torch, because its libraries compute it faster than our kernels.
 
 On the CPU these are convolutions, products of bfloat16 where the processor has instructions for
-them, and large products where the library is the processor's maker's; what was measured is told in
-docs/performance.md. On GPUs they are large products too: those
-are what cuBLAS, cuDNN and torch's attention have tensor cores for. There a target may ask for our
-own products. `compiled.fallbacks` lists what was left to torch.
+them, and large products on Intel's processors, whose own library torch has; what was measured is
+told in docs/performance.md. On GPUs they are large products too: those are what cuBLAS, cuDNN and
+torch's attention have tensor cores for. There a target may ask for our own products.
+`compiled.fallbacks` lists what was left to torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ CONVOLUTION = 1 << 15
 PRODUCT = 1 << 20
 """Multiplications from which on torch's library computes a product on a GPU."""
 
-LARGE, DEEP, LARGE_IF_DEEP = 1 << 30, 2048, 1 << 26
-"""Multiplications from which on a processor's own library computes a product of float32; and how
-long sums are for which it does so from fewer on."""
+LARGE, DEEP, LARGE_IF_DEEP, NARROW = 1 << 30, 2048, 1 << 26, 32
+"""Multiplications from which on Intel's library computes a product of float32; how long sums are
+for which it does so from fewer on, and from how many; and of fewer rows or columns it computes
+none."""
 
 TENSOR_CORES = 80
 """The oldest architecture of GPUs for which our kernels have tensor cores."""
@@ -38,10 +39,6 @@ TENSOR_CORES = 80
 FEW, FEW_ON_CPU = 4, 8
 """How often a kernel may multiply each number of an operand for the product to be as much work as
 reading that operand: a matrix by a vector or a few."""
-
-
-FEW_TILES = 32
-"""Rows or columns, for fewer of which no library is faster."""
 
 
 def keep_convolution(site: Site, input: Value, weight: Value) -> None:
@@ -117,8 +114,8 @@ def keep_product_on(
     if device.type == "cpu":
         if dtype == torch.bfloat16 and multiplies_bfloat16():
             raise Unsupported("torch's library has the processor multiply bfloat16")
-        if dtype == torch.float32 and _is_large(*operands) and has_library_of_its_own():
-            raise Unsupported("torch's library is the processor's own, for a product of this size")
+        if dtype == torch.float32 and has_library_of_intel() and _is_large(sizes, *operands):
+            raise Unsupported("torch's library is Intel's, and faster for a product of this size")
         return
     if any(is_symbolic(n) for n in sizes.values()):
         raise Unsupported(
@@ -142,17 +139,21 @@ def multiplies_bfloat16() -> bool:
 
 
 @cache
-def has_library_of_its_own() -> bool:
-    """Whether torch multiplies by the library of the processor's maker: MKL with AVX-512."""
+def has_library_of_intel() -> bool:
+    """Whether torch multiplies by Intel's library on a processor of Intel's with AVX-512."""
     arch = Target("cpu").resolved().arch
     return torch.backends.mkl.is_available() and SHORT_VECTORS in features(arch)
 
 
-def _is_large(*operands: tuple[Sequence[Any], Sequence[Hashable]]) -> bool:
-    """Whether that library is faster for a product of rows and columns."""
-    sizes: dict[Hashable, Any] = {}
-    for shape, labels in operands:
-        sizes |= {label: n for label, n in zip(labels, shape) if not is_one(n)}
+def _is_large(
+    sizes: dict[Hashable, Any], *operands: tuple[Sequence[Any], Sequence[Hashable]]
+) -> bool:
+    """Whether that library is faster for a product of rows and columns.
+
+    Args:
+        sizes: of the axes that are longer than one, by their labels.
+        operands: as of :func:`keep_product_on`.
+    """
     if len(operands) != 2 or any(map(is_symbolic, sizes.values())):
         return False
     left, right = (set(labels) & set(sizes) for _, labels in operands)
@@ -161,7 +162,7 @@ def _is_large(*operands: tuple[Sequence[Any], Sequence[Hashable]]) -> bool:
     (depth,) = (int(sizes[label]) for label in left & right)
     rows, columns = (math.prod(int(sizes[x]) for x in own) for own in (left - right, right - left))
     least = LARGE_IF_DEEP if depth >= DEEP else LARGE
-    return min(rows, columns) >= FEW_TILES and rows * columns * depth >= least
+    return min(rows, columns) >= NARROW and rows * columns * depth >= least
 
 
 def _is_below(sizes: Sequence[Any], limit: int) -> bool:

@@ -75,6 +75,24 @@ def with_parts(
     )
 
 
+def without_marks(loop: tirx.For, *marks: str) -> tirx.For:
+    """The loop without some of its annotations."""
+    rest = {key: note for key, note in loop.annotations.items() if key not in marks}
+    if len(rest) == len(loop.annotations):
+        return loop
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        loop.body,
+        loop.thread_binding,
+        rest,
+        loop.step,
+        loop.span,
+    )
+
+
 def conjuncts(test: ir.Expr) -> list[ir.Expr]:
     """The tests that must all hold."""
     if isinstance(test, tirx.And):

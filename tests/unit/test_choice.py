@@ -59,6 +59,26 @@ def test_convolutions_are_ours_where_there_is_no_choice(has_instructions, monkey
     assert fallbacks(convolved, *(x.bfloat16() for x in large)) == expected
 
 
+@pytest.mark.parametrize("has_library", [False, True])
+def test_large_products_are_intels_where_torch_has_its_library(has_library, monkeypatch) -> None:
+    monkeypatch.setattr(choice, "has_library_of_intel", lambda: has_library)
+
+    def product(x, w):
+        return x @ w
+
+    def by(*shapes, dtype=torch.float32):
+        return fallbacks(product, *(torch.empty(n, dtype=dtype, device="meta") for n in shapes))
+
+    large = ["matmul"] * has_library
+    assert by((1024, 1024), (1024, 1024)) == large
+    assert by((4, 256, 1024), (1024, 1024)) == large
+    assert by((128, 3072), (3072, 768)) == large
+    assert by((1024, 1024), (1024, 1000)) == []
+    assert by((31, 4096), (4096, 4096)) == []
+    assert by((32, 512, 512), (32, 512, 512)) == []
+    assert by((1024, 1024), (1024, 1024), dtype=torch.float64) == []
+
+
 def layer(x, w, b):
     return F.gelu(F.linear(x, w, b)) * 2
 

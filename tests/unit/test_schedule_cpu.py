@@ -403,31 +403,43 @@ class TestMatmul:
         mod = check_cpu(build, reference, (left, F32), (right, F32), within=1e-3)
         assert rules_of(mod) == ["Matmul"]
 
-    @pytest.mark.parametrize(("height", "depth", "width"), [(2, 512, 4096), (17, 200, 2048)])
+    @pytest.mark.parametrize(
+        ("height", "depth", "width", "ahead"),
+        [(2, 512, 4096, 32), (17, 300, 2048, 30), (40, 512, 4096, 32)],
+    )
     @pytest.mark.parametrize("dtype", [F32, "float64"])
-    def test_few_rows(self, height, depth, width, dtype):
+    def test_few_rows(self, height, depth, width, ahead, dtype):
         def build(bb, a, b, c):
             return bb.emit(op.nn.relu(bb.emit(op.add(bb.emit(op.matmul(a, b)), c))))
 
         types = ((height, depth), dtype), ((depth, width), dtype), ((width,), dtype)
         mod = check_cpu(build, lambda a, b, c: (a @ b + c).relu(), *types, within=1e-3)
-        loops = re.findall(r"for .*T.(?:grid|range)\((.*)\)", mod.script())
-        # Some rows of the operand at a time, for one tile beside the other.
-        assert any("T.int64(32)" in line or "T.int64(25)" in line for line in loops)
+        # So many rows of the operand at a time, for one tile beside the other, without a copy.
+        assert f'T.serial(T.int64({ahead}), annotations={{"babytriton.sums": 1}})' in mod.script()
+        assert "_global" not in mod.script()
         check_cpu(matmul, torch.matmul, *types[:2], within=1e-3)
+
+    def test_sums_of_few_rows_are_in_registers(self):
+        def product(a, b):
+            return a @ b
+
+        a, b = torch.randn(24, 512), torch.randn(512, 2048)
+        source = bt.jit("cpu")(product).lower(a, b).compile().source("tir")
+        (added,) = re.findall(r"(\w+)\[.*\] = T.fma\(.*, (\w+)\[", source)
+        assert added == ("sums", "sums")
 
     @pytest.mark.parametrize("batch", [(), (3,)])
     @pytest.mark.parametrize("width", [8, 13, 31, 37, 60])
     @pytest.mark.parametrize(("height", "depth"), [(3, 500), (37, 100), (37, 2100)])
     def test_edges_with_what_follows(self, height, depth, width, batch):
         def build(bb, a, b, c, d):
-            return bb.emit(op.sigmoid(bb.emit(op.add(bb.emit(op.add(matmul(bb, a, b), c)), d))))
+            return bb.emit(op.multiply(bb.emit(op.add(matmul(bb, a, b), c)), d))
 
         types = ((*batch, height, depth), F32), ((*batch, depth, width), F32)
         after = ((width,), F32), ((*batch, height, width), F32)
         mod = check_cpu(
             build,
-            lambda a, b, c, d: (a @ b + c + d).sigmoid(),
+            lambda a, b, c, d: (a @ b + c) * d,
             *types,
             *after,
             within=1e-3,

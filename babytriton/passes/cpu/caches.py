@@ -64,7 +64,7 @@ def is_too_large(func: tirx.PrimFunc) -> bool:
     return sum(map(_bytes, parameters(func))) >= _SHARE * last_cache()
 
 
-def width(buffer: tirx.Var) -> int:
+def element_bytes(buffer: tirx.Var) -> int:
     """Bytes of an element of a buffer."""
     dtype = find_dtype(str(buffer.ty.dtype))
     return dtype.bits // 8 if dtype is not None else 1
@@ -75,4 +75,4 @@ def _bytes(buffer: tirx.Var) -> int:
     shape = buffer.ty.shape
     if not all(isinstance(size, tirx.IntImm) for size in shape):
         return 0
-    return math.prod(int(size) for size in shape) * width(buffer)
+    return math.prod(int(size) for size in shape) * element_bytes(buffer)

@@ -33,7 +33,7 @@ class Costs:
     def of(cls, target: Target) -> Costs:
         """On the processor that is compiled for, or the one most like it that was measured."""
         cpu = target.attrs.get("mcpu")
-        return _GRANITE_RAPIDS if SHORT_VECTORS in features(cpu and str(cpu)) else _ZEN_4
+        return _XEON if SHORT_VECTORS in features(cpu and str(cpu)) else _ZEN_4
 
     def waiting(self, rows: int) -> float:
         """How many times as long a row takes in tiles of so many."""
@@ -47,5 +47,5 @@ class Costs:
 
 _ZEN_4 = Costs(6, 1.15, copy=40, fold=160, loads=0.1)
 
-_GRANITE_RAPIDS = Costs(12, 1.2, copy=3, fold=19, loads=0.1)
-"""Which multiplies twice as many numbers at once, as Intel's processors with AVX-512 do."""
+_XEON = Costs(12, 1.2, copy=3, fold=19, loads=0.1)
+"""Intel's processors with AVX-512, which multiply twice as many numbers at once."""

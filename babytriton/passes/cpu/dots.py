@@ -17,7 +17,7 @@ from babytriton.passes.cpu.costs import Costs
 from babytriton.passes.cpu.lanes import lanes_of_many
 from babytriton.passes.cpu.operands import inline_padding, pad
 from babytriton.passes.cpu.registers import Registers
-from babytriton.passes.cpu.tasks import in_tasks
+from babytriton.passes.cpu.tasks import in_tasks, storing
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
 # Marks loops whose steps are taken side by side, in each step of the loop inside of them.
@@ -59,16 +59,9 @@ def tile_of_dots(
     rows, columns = tile_size(product.height, width, room)
     shared = 1 if product.height is None else even_share(-(-product.height // rows), _TASK_TILES)
     beside = even_share(-(-width // columns), _TASK_COLUMNS // columns)
-    store = None if epilogue is None else epilogue.block_rv
-    copied, fillers = pad(sch, product, rows * shared, columns * beside)
+    added, fillers = pad(sch, product, rows * shared, columns * beside)
     inline_padding(sch, product, fillers)
-    if copied is not None and store is not None:
-        sch.compute_inline(copied)
-    store = store or copied
-    if store is None:
-        store = sch.cache_write(block, 0, "local")
-    else:
-        sch.set_scope(block, 0, "local")
+    store = storing(sch, product, epilogue, added)
     tasks, _, _ = in_tasks(sch, product, store, [rows * shared], beside * columns)
     sch.compute_at(block, tasks, preserve_unit_loops=True)
     inner = sch.get_loops(block)[-len(info.iters) :]

@@ -21,6 +21,7 @@ from babytriton.passes.statements import (
     sequence,
     statements,
     with_parts,
+    without_marks,
 )
 
 # Marks a loop over tiles: how many rows there are, and how many a tile has, or 0 where it is not to
@@ -61,6 +62,8 @@ def mark_tile(sch: s_tir.Schedule, i: s_tir.schedule.LoopRV, j: s_tir.schedule.L
 
 def at_edges(body: tirx.Stmt) -> tirx.Stmt:
     """A kernel of plain loops, whose tiles end at the edges."""
+    if not any(_ROWS in loop.annotations for loop in nodes(body, tirx.For)):
+        return body
     ranges = {loop.loop_var: ir.Range(loop.min, loop.extent) for loop in nodes(body, tirx.For)}
 
     def ended(loop: tirx.For) -> tirx.For:
@@ -79,22 +82,11 @@ def at_edges(body: tirx.Stmt) -> tirx.Stmt:
             work = tile.body
         return with_parts(loop, sequence([*memory, work]))
 
+    def unmarked(loop: tirx.For) -> tirx.For:
+        return without_marks(loop, _TILES, _ROWS, _COLUMNS)
+
     return tvm_ffi.structural_map(
-        tvm_ffi.structural_map(body, (tirx.For, ended)), (tirx.For, _unmarked)
-    )
-
-
-def _unmarked(loop: tirx.For) -> tirx.For:
-    rest = {
-        key: value
-        for key, value in loop.annotations.items()
-        if key not in (_TILES, _ROWS, _COLUMNS)
-    }
-    if len(rest) == len(loop.annotations):
-        return loop
-    return tirx.For(
-        *(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body),
-        *(loop.thread_binding, rest, loop.step, loop.span),
+        tvm_ffi.structural_map(body, (tirx.For, ended)), (tirx.For, unmarked)
     )
 
 

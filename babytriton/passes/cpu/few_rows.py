@@ -7,12 +7,14 @@ sums lie in memory meanwhile.
 
 from __future__ import annotations
 
-from tvm import s_tir
+import tvm_ffi
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.contractions import Contraction
 from babytriton.passes.cpu.operands import inline_padding, largest_divisor, lies_along, pad
-from babytriton.passes.cpu.tasks import in_tasks, store_in_vectors
+from babytriton.passes.cpu.tasks import in_tasks, store_in_vectors, storing
+from babytriton.passes.statements import sequence, with_parts, without_marks
 
 # Rows that are read before the next ones, at least and at most: as many at each time.
 _AHEAD = 16, 32
@@ -24,7 +26,10 @@ _COLUMNS, _TASKS = (512, 256), 8
 _TILES = 4
 
 # Numbers of an operand that is large.
-_LARGE = 1 << 18
+_LARGE = 1 << 19
+
+# Marks loops in which the sums of a tile are in registers.
+_SUMS = "babytriton.sums"
 
 
 def is_of_few_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
@@ -35,7 +40,7 @@ def is_of_few_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool
     if height is None or width is None or depth is None or height > _TILES * rows:
         return False
     is_large = width * depth >= _LARGE and lies_along(sch, product)
-    return is_large and _columns(width) is not None and _rows_ahead(product) >= _AHEAD[0]
+    return is_large and _columns(width) > 0 and _rows_ahead(product) >= _AHEAD[0]
 
 
 def _rows_ahead(product: Contraction) -> int:
@@ -43,9 +48,9 @@ def _rows_ahead(product: Contraction) -> int:
     return largest_divisor(int(last), _AHEAD[1])
 
 
-def _columns(width: int) -> int | None:
-    """How many columns a task has."""
-    return next((n for n in _COLUMNS if width % n == 0 and width >= _TASKS * n), None)
+def _columns(width: int) -> int:
+    """How many columns a task has; 0 if there are none that fit."""
+    return next((n for n in _COLUMNS if width % n == 0 and width >= _TASKS * n), 0)
 
 
 def tile_few_rows(
@@ -63,18 +68,10 @@ def tile_few_rows(
     rows, columns = tile
     height = -(-int(product.info.iters[product.row].dom) // rows) * rows
     task = _columns(int(product.info.iters[product.column].dom))
-    copied, fillers = pad(sch, product, height, columns)
-    store = copied
-    if epilogue is not None:
-        store = epilogue.block_rv
-        if copied is not None:
-            sch.compute_inline(copied)
+    added, fillers = pad(sch, product, height, columns)
     inline_padding(sch, product, fillers)
-    if store is None:
-        store = sch.cache_write(block, 0, "local")
-    else:
-        sch.set_scope(block, 0, "local")
-    tasks, (_, i), j = in_tasks(sch, product, store, [height // rows, rows], task or columns)
+    store = storing(sch, product, epilogue, added)
+    tasks, (_, i), j = in_tasks(sch, product, store, [height // rows, rows], task)
     _, j = sch.split(j, [None, columns])
     sch.compute_at(block, tasks, preserve_unit_loops=True)
     loops = sch.get_loops(block)[-len(kinds) :]
@@ -83,7 +80,44 @@ def tile_few_rows(
     down, row = sch.split(loops[product.row], [None, rows])
     beside, column = sch.split(loops[product.column], [None, columns])
     sch.reorder(*summed, ahead, beside, down, last, row, column)
+    sch.annotate(last, _SUMS, 1)
     sch.unroll(row)
     sch.vectorize(column)
     sch.decompose_reduction(block, (summed or [ahead])[0])
     store_in_vectors(sch, store, i, j)
+
+
+def sums_in_registers(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with the sums of a tile taken from memory before marked loops, and put back.
+
+    LLVM does so by itself for some numbers of rows, and not for others.
+    """
+    return tvm_ffi.structural_map(stmt, (tirx.For, _with_own_sums))
+
+
+def _with_own_sums(loop: tirx.For) -> tirx.Stmt:
+    if _SUMS not in loop.annotations:
+        return loop
+    rows = loop.body
+    columns = rows.body
+    store = columns.body
+    sums, indices = store.buffer, list(store.indices)
+    shape = (rows.extent, columns.extent)
+    own = tirx.decl_buffer(shape, str(sums.ty.dtype), "sums", scope="local")
+    place = [rows.loop_var, columns.loop_var]
+
+    def tile(buffer: tirx.Var, at: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:
+        """A store for each row and column, in loops of their own."""
+        names = {var: tirx.Var(var.name, var.ty.dtype) for var in place}
+        body = with_parts(rows, with_parts(columns, tirx.BufferStore(buffer, value, at)))
+        return tvm_ffi.structural_map(body, (ir.Var, lambda var: names.get(var, var)))
+
+    def mine(load: ir.TensorLoad) -> ir.TensorLoad:
+        return tirx.BufferLoad(own, place) if load.source.same_as(sums) else load
+
+    value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, mine))
+    added = with_parts(rows, with_parts(columns, tirx.BufferStore(own, value, place)))
+    summed = without_marks(with_parts(loop, added), _SUMS)
+    taken = tile(own, place, tirx.BufferLoad(sums, indices))
+    put_back = tile(sums, indices, tirx.BufferLoad(own, place))
+    return sequence([tirx.AllocBuffer(own), taken, summed, put_back])

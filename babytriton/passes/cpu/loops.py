@@ -18,6 +18,7 @@ from babytriton.passes.cpu.chunks import in_chunks
 from babytriton.passes.cpu.columns import in_blocks
 from babytriton.passes.cpu.dots import jammed
 from babytriton.passes.cpu.edges import at_edges
+from babytriton.passes.cpu.few_rows import sums_in_registers
 from babytriton.passes.cpu.in_place import in_place
 from babytriton.passes.cpu.invariants import read_before
 from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
@@ -77,7 +78,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.BufferStore(node.buffer, node.value, indices)
 
     body = tvm_ffi.structural_map(
-        jammed(at_edges(unmarked)),
+        jammed(at_edges(sums_in_registers(unmarked))),
         [
             (ir.TensorLoad, load),
             (tirx.BufferStore, store),

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.blocks import nodes, parameters
-from babytriton.passes.cpu.caches import LINE_BYTES, is_too_large, width
+from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, is_too_large
 from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
 from babytriton.passes.intrinsics import function_name, rewrite
@@ -97,7 +97,9 @@ def _in_vectors(loop: tirx.For, results: set[tirx.Var]) -> tirx.Stmt:
     if not is_elementwise(loop) or _is_better_left(loop):
         return loop
     dtype = loop.loop_var.ty.dtype
-    lanes = LINE_BYTES // min(width(s.buffer) for s in statements(loop.body) if s.buffer in results)
+    lanes = LINE_BYTES // min(
+        element_bytes(s.buffer) for s in statements(loop.body) if s.buffer in results
+    )
     vectors, rest = divmod(int(loop.extent), lanes)
     if not vectors:
         return loop
@@ -134,7 +136,7 @@ def _with_marks(loop: tirx.For, results: set[tirx.Var]) -> tirx.For:
     def marked(store: tirx.Stmt) -> tirx.Stmt:
         if not isinstance(store, tirx.BufferStore) or store.buffer not in results:
             return store
-        has_lines = int(loop.extent) * width(store.buffer) % LINE_BYTES == 0
+        has_lines = int(loop.extent) * element_bytes(store.buffer) % LINE_BYTES == 0
         place = offset(store.buffer, list(store.indices))
         if not has_lines or not moves_by_one(place, loop.loop_var):
             return store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.blocks import is_at_least
 from babytriton.passes.contractions import Contraction, without_casts
@@ -58,6 +59,30 @@ def _without_units(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
     longer = [axis for axis, size in zip(axes, sizes) if not is_number(size, 1)]
     if len(longer) < len(axes):
         sch.transform_block_layout(block, tirx.IndexMap(axes, longer, None))
+
+
+def storing(
+    sch: s_tir.Schedule,
+    product: Contraction,
+    epilogue: SBlockInfo | None,
+    added: s_tir.schedule.SBlockRV | None,
+) -> s_tir.schedule.SBlockRV:
+    """The block that stores results, which are added up in memory of a task's own.
+
+    Args:
+        sch: the kernel.
+        product: what is added up.
+        epilogue: what is computed from it.
+        added: copies what there is of a product that was filled up.
+    """
+    block = product.info.block_rv
+    if epilogue is not None and added is not None:
+        sch.compute_inline(added)
+    store = added if epilogue is None else epilogue.block_rv
+    if store is None:
+        return sch.cache_write(block, 0, "local")
+    sch.set_scope(block, 0, "local")
+    return store
 
 
 def store_in_vectors(
