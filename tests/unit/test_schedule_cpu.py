@@ -415,18 +415,10 @@ class TestMatmul:
         types = ((height, depth), dtype), ((depth, width), dtype), ((width,), dtype)
         mod = check_cpu(build, lambda a, b, c: (a @ b + c).relu(), *types, within=1e-3)
         # So many rows of the operand at a time, for one tile beside the other, without a copy.
-        assert f'T.serial(T.int64({ahead}), annotations={{"babytriton.sums": 1}})' in mod.script()
+        loops = rf"in range\(T.int64\({ahead}\)\):\s+for .*\s+for .*\s+sums\[.*\] = T.fma\("
+        assert re.search(loops, mod.script())
         assert "_global" not in mod.script()
         check_cpu(matmul, torch.matmul, *types[:2], within=1e-3)
-
-    def test_sums_of_few_rows_are_in_registers(self):
-        def product(a, b):
-            return a @ b
-
-        a, b = torch.randn(24, 512), torch.randn(512, 2048)
-        source = bt.jit("cpu")(product).lower(a, b).compile().source("tir")
-        (added,) = re.findall(r"(\w+)\[.*\] = T.fma\(.*, (\w+)\[", source)
-        assert added == ("sums", "sums")
 
     @pytest.mark.parametrize("batch", [(), (3,)])
     @pytest.mark.parametrize("width", [8, 13, 31, 37, 60])
