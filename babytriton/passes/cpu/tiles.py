@@ -92,7 +92,7 @@ def _tile_matrix(
     height, width = product.height, product.width
     tiles = None if height is None else -(-height // rows)
     panels = None if width is None else -(-width // columns)
-    is_copied = not is_read_in_rows(sch, product, rows)
+    is_copied = not is_read_in_rows(sch, product, rows, lanes)
     shared, by_columns, is_within = 1, False, False
     if tiles is not None:
         shared = tiles_of_task(tiles, rows, panels) if is_copied else 1
@@ -147,14 +147,20 @@ def is_of_own_matrices(sch: s_tir.Schedule, product: Contraction) -> bool:
     return all(any(uses(index, var) for index in indices) for var in others)
 
 
-def is_read_in_rows(sch: s_tir.Schedule, product: Contraction, rows: int) -> bool:
-    """Whether tiles of so many rows take the columns from where they lie side by side."""
-    if product.height is None or product.width is None or not lies_along(sch, product):
+def is_read_in_rows(sch: s_tir.Schedule, product: Contraction, rows: int, lanes: int) -> bool:
+    """Whether tiles of so many rows take the columns from where they lie side by side.
+
+    Not where these are several parts of a register: of a copy that is filled up they are one.
+    """
+    width = product.width
+    if product.height is None or width is None or not lies_along(sch, product):
+        return False
+    if width < lanes and width & (width - 1):
         return False
     if product.height <= rows or product.depth is None:
         return product.height <= rows
     source = sch.get(product.info.block_rv).reads[product.other].source
-    return product.depth * product.width * element_bytes(source) <= SMALL
+    return product.depth * width * element_bytes(source) <= SMALL
 
 
 def tiles_of_task(tiles: int, rows: int, panels: int | None) -> int:
@@ -183,7 +189,7 @@ def tile_sizes(
             columns = min(-(-width // registers.lanes) * registers.lanes, columns)
         if height is not None:
             rows = rows_of_tile(sch, product, height, registers.rows, costs)
-        if width is not None and is_read_in_rows(sch, product, rows):
+        if width is not None and is_read_in_rows(sch, product, rows, registers.lanes):
             columns = registers.columns_beside(rows, width)
         return rows, columns
     if height is None or width is None:
