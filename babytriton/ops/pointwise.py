@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 
 from babytriton.ops.numerics import is_true, opmath
 from babytriton.ops.site import Site, compute
-from babytriton.ops.sizes import int64, is_symbolic
+from babytriton.ops.sizes import int64, is_one, is_symbolic
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import Scalar, Value
 from babytriton.types import dtype_of
@@ -82,7 +82,7 @@ def elementwise(
 
     def fn(*tensors: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.PrimExpr:
-            found = iter([_read(x, tensor, index) for x, tensor in zip(values, tensors)])
+            found = iter([_read(site, x, tensor, index) for x, tensor in zip(values, tensors)])
             elements = [
                 _operand(x, next(found), dtype, rounded)
                 if isinstance(x, Value)
@@ -167,10 +167,15 @@ def _sample(operand: Any) -> Any:
     return operand.meta if isinstance(operand, Value) else operand
 
 
-def _read(value: Value, tensor: te.Tensor, index: tuple[tirx.Var, ...]) -> tirx.PrimExpr:
+def _read(
+    site: Site, value: Value, tensor: te.Tensor, index: tuple[tirx.Var, ...]
+) -> tirx.PrimExpr:
+    """The element of an operand for one of the result."""
     shape = value.meta.shape
-    own = index[len(index) - len(shape) :]
-    return tensor(*(int64(0) if n == 1 else i for n, i in zip(shape, own)))
+    skipped = len(index) - len(shape)
+    own = zip(shape, site.shape[skipped:], index[skipped:])
+    # What does not broadcast is read at the same index: TVM fuses that with what is before.
+    return tensor(*(int64(0) if n == 1 and not is_one(size) else i for n, size, i in own))
 
 
 def _operand(

@@ -265,6 +265,18 @@ def test_products_are_not_fused_with_others() -> None:
         torch.testing.assert_close(scheduled.compile()(*args), exact, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(17, 30), (1, 17, 30), (5, 1, 30), (2, 3, 30)])
+def test_what_follows_a_product_is_of_its_kernel(shape: tuple[int, ...]) -> None:
+    def layer(x, w, b, residual):
+        return F.gelu(x @ w + b) + residual
+
+    args = torch.randn(shape), torch.randn(30, 40), torch.randn(40), torch.randn(*shape[:-1], 40)
+    compiled = bt.jit("cpu")(layer).lower(*args).compile()
+    assert compiled.kernels == ("layer_kernel",)
+    exact = layer(*(x.double() for x in args)).float()
+    torch.testing.assert_close(compiled(*args), exact, rtol=1e-4, atol=1e-4)
+
+
 def test_a_loss_keeps_nothing_in_between() -> None:
     def huber(x, y):
         d = torch.abs(x - y)
