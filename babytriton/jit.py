@@ -31,7 +31,7 @@ from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.attempts import MISSED
 from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK, uncollected
-from babytriton.shortcuts import is_worth_a_shortcut, newest_first
+from babytriton.shortcuts import Moment, Shortcut, is_worth_a_shortcut, newest_first
 from babytriton.sources import SOURCE_KINDS
 from babytriton.specializations import RECOMPILES, Specialization, Specializations
 from babytriton.stages import Compiled, Lowered, target_of
@@ -41,13 +41,6 @@ from babytriton.tracing import traced
 from babytriton.wrappers import WRAPPERS
 
 Function = Callable[..., Any]
-
-_Form = int | tuple[Any, ...]
-"""How many arguments a call gives by position, followed by the names of the others if there are."""
-
-_Shortcut = tuple[_Form, int, torch.dtype, Callable[..., Any]]
-"""The calls it is for, by their form, the operator table's changes and the default dtype; and what
-gives the result, or ``MISSED``."""
 
 REGISTRY = Registry(TABLE, COMPILE_LOCK)
 """The operator table of this process."""
@@ -91,7 +84,7 @@ class JitFunction:
         self._specializations = Specializations()
         self._seen = Seen()
         self._static = self._static_argnames
-        self._shortcuts: tuple[_Shortcut, ...] = ()
+        self._shortcuts: tuple[Shortcut, ...] = ()
         self._arrivals: Counter[Compiled] = Counter()
         self._classes: dict[type, dict[str, Any]] = {}
         self.kept: dict[str, Any] = {}
@@ -157,15 +150,10 @@ class JitFunction:
         if is_dynamo_compiling() or _len_torch_dispatch_stack():
             # Somebody looks at what torch would do, such as torch.compile: the function says that.
             return traced(self.fn)(*args, **kwargs)
-        given: tuple[Any, ...] = args
-        form: _Form = len(args)
-        if kwargs:
-            given, form = (*args, *kwargs.values()), (len(args), *kwargs)
-        for known, changes, dtype, attempt in self._shortcuts:
-            if form == known and changes == REGISTRY.changes and dtype is get_default_dtype():
-                result = attempt(*given)
-                if result is not MISSED:
-                    return result
+        for attempt in self._shortcuts:
+            result = attempt(args, kwargs)
+            if result is not MISSED:
+                return result
         if CONFIG.interpret:
             return self.fn(*args, **kwargs)
         bound = self._parameters.bind(args, kwargs)
@@ -173,7 +161,7 @@ class JitFunction:
         if elsewhere is not None:
             return elsewhere(self, bound)
         # Of before the program is looked for: another thread may change the table meanwhile.
-        changes, dtype = REGISTRY.changes, get_default_dtype()
+        moment = Moment.now(REGISTRY)
         values, arrays = self._unboxed(bound)
         static, names = self._static, self._parameters.names
         leaves = leaves_of(values, static, names)
@@ -189,10 +177,9 @@ class JitFunction:
             return map_leaves(result, torch.Tensor, converted)
         self._arrivals[compiled] += 1
         if is_worth_a_shortcut(self._arrivals[compiled]):
-            made = compiled.shortcut(args, kwargs)
+            made = compiled.shortcut(args, kwargs, moment)
             if made is not None:
-                newest = (form, changes, dtype, made)
-                self._shortcuts = newest_first(self._shortcuts, newest)
+                self._shortcuts = newest_first(self._shortcuts, made)
         return result
 
     def environment(self) -> tuple[Any, ...]:

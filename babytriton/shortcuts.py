@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ from babytriton.frontend.signature import (
 )
 from babytriton.ops import autocast
 from babytriton.ops.fallback import TorchCall
+from babytriton.ops.registry import Registry
 from babytriton.running import Runner
 from babytriton.runtime import interop
 from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
@@ -31,12 +33,8 @@ _LOG = logging.getLogger(__name__)
 KEPT = 4
 """How many shortcuts are tried: more would take longer than they save."""
 
-_T = TypeVar("_T")
-
-
-def newest_first(kept: tuple[_T, ...], newest: _T) -> tuple[_T, ...]:
-    """The shortcuts that are tried from now on."""
-    return newest, *kept[: KEPT - 1]
+_NOTHING: Mapping[str, Any] = {}
+"""No arguments by name."""
 
 
 def is_worth_a_shortcut(calls: int) -> bool:
@@ -47,25 +45,58 @@ def is_worth_a_shortcut(calls: int) -> bool:
     return calls.bit_count() == 1
 
 
-def shortcut(
-    runner: Runner, parameters: Parameters, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[..., Any] | None:
-    """What runs calls like one, of its arguments by position: it gives the result, or ``MISSED``.
+Shortcut = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+"""Of a call's arguments by position and by name: it gives the result, or ``MISSED``."""
 
-    Those given by name follow the others, in the order of the call. None where such calls are to
-    be looked at each time.
+
+@dataclass(frozen=True)
+class Moment:
+    """What programs depend on besides the arguments, as it was when one was looked for.
+
+    Attributes:
+        registry: the operator table.
+        changes: how often it had been added to.
+        dtype: torch's default.
+    """
+
+    registry: Registry
+    changes: int
+    dtype: torch.dtype
+
+    @classmethod
+    def now(cls, registry: Registry) -> Moment:
+        return cls(registry, registry.changes, torch.get_default_dtype())
+
+
+def shortcut(
+    runner: Runner,
+    parameters: Parameters,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    moment: Moment | None = None,
+) -> Shortcut | None:
+    """What runs calls like one; None where such calls are to be looked at each time.
 
     Args:
         runner: of the program for the call.
         parameters: of the function.
         args, kwargs: of the call.
+        moment: of the call; None where the program serves all.
     """
     given = {_Variable(f"a{i}"): x for i, x in enumerate((*args, *kwargs.values()))}
     names = tuple(given)
+    positional, named = names[: len(args)], dict(zip(kwargs, names[len(args) :]))
     try:
         # Which parameter each argument is for, and what the others are by default.
-        bound = parameters.bind(names[: len(args)], dict(zip(kwargs, names[len(args) :])))
-        maker = _Maker(runner, Attempt(names), given)
+        bound = parameters.bind(positional, named)
+        attempt = Attempt(positional, named)
+        if moment is not None:
+            attempt.require(
+                f"{attempt.know('registry', moment.registry)}.changes == {moment.changes}",
+                f"{attempt.know('default', torch.get_default_dtype)}() is "
+                f"{attempt.know('dtype', moment.dtype)}",
+            )
+        maker = _Maker(runner, attempt, given)
         for spec, argument, default in zip(runner.signature.specs, bound, parameters.defaults):
             if argument is default and _may_change(default):
                 raise NoShortcut
@@ -79,6 +110,11 @@ def shortcut(
         return None
 
 
+def newest_first(kept: tuple[Shortcut, ...], newest: Shortcut) -> tuple[Shortcut, ...]:
+    """The shortcuts that are tried from now on."""
+    return newest, *kept[: KEPT - 1]
+
+
 class Shortened:
     """A program whose calls take shortcuts: each is of the program's leaves.
 
@@ -89,12 +125,12 @@ class Shortened:
 
     def __init__(self, runner: Runner, parameters: Parameters) -> None:
         self._runner, self._parameters = runner, parameters
-        self._attempts: tuple[Callable[..., Any], ...] = ()
+        self._attempts: tuple[Shortcut, ...] = ()
         self._calls = 0
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         for attempt in self._attempts:
-            result = attempt(*leaves)
+            result = attempt(leaves, _NOTHING)
             if result is not MISSED:
                 return result
         result = self._runner(leaves)
@@ -163,8 +199,8 @@ class _Maker:
         elif not isinstance(spec, ConstSpec):
             raise NoShortcut
 
-    def function(self) -> Callable[..., Any]:
-        """The function, of all arguments."""
+    def function(self) -> Shortcut:
+        """The function, once all arguments are looked at."""
         attempt, program, names = self._attempt, self._program, self._runner.names
         unreadable = attempt.require_tensors(self._tensors, self._shapes)
         outside = self._outside()

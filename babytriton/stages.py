@@ -31,7 +31,7 @@ from babytriton.recording import Differentiated
 from babytriton.running import Runner
 from babytriton.runtime import executable, interop
 from babytriton.runtime.toolchain import require_gpu
-from babytriton.shortcuts import Shortened, shortcut
+from babytriton.shortcuts import Moment, Shortcut, Shortened, shortcut
 from babytriton.sources import KINDS, default_kind, dump
 from babytriton.targets import Target
 
@@ -397,9 +397,11 @@ class Compiled:
         makers |= building.sources(mod, self.executable, arch, full=full)
         return makers[kind]()
 
-    def shortcut(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    def shortcut(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], moment: Moment
+    ) -> Shortcut | None:
         """What runs calls like one that it is the program for: see :mod:`babytriton.shortcuts`."""
-        return shortcut(self.runner, self.scheduled.lowered.parameters, args, kwargs)
+        return shortcut(self.runner, self.scheduled.lowered.parameters, args, kwargs, moment)
 
     @cached_property
     def runner(self) -> Runner:

@@ -25,17 +25,22 @@ class NoShortcut(Exception):
 
 
 class Attempt:
-    """Writes a function of a call's arguments: it gives the result, or ``MISSED``.
+    """Writes a function of a call's ``args`` and ``kwargs``: it gives the result, or ``MISSED``.
 
     Args:
-        arguments: a variable for each argument.
+        arguments: a variable for each argument by position.
+        named: likewise by name, in the order of the call.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: Sequence[str], named: Mapping[str, str]) -> None:
         self._known: dict[str, Any] = {"missed": MISSED}
         self._lines: list[str] = []
         self._tests: list[str] = []
+        self.require(f"len(args) == {len(arguments)}")
+        self.require(f"tuple(kwargs) == {tuple(named)}" if named else "not kwargs")
+        for variables, values in ((arguments, "args"), (tuple(named.values()), "kwargs.values()")):
+            if variables:
+                self.write(f"{', '.join(variables)}, = {values}")
         self._places: dict[str, str] = {}
         self._are_named = False
         self.shapes: dict[str, str] = {}
@@ -193,7 +198,7 @@ class Attempt:
             device: that the function computes on.
         """
         self.write(f"return {result}")
-        source = "\n    ".join([f"def attempt({', '.join(self._arguments)}):", *self._lines])
+        source = "\n    ".join(["def attempt(args, kwargs):", *self._lines])
         exec(source, self._known)
         return on_device(device, self._known["attempt"])
 

@@ -59,6 +59,15 @@ def test_dtypes(dtype: torch.dtype, within: float) -> None:
     check(linear, x, w, within=within)
 
 
+@pytest.mark.parametrize("shape", [(17, 30, 16), (5, 100, 9), (30, 32, 7), (3, 10, 10), (7, 7, 7)])
+def test_small_products_are_tiled(shape: tuple[int, int, int]) -> None:
+    rows, length, columns = shape
+    for fn, other in ((linear, (columns, length)), (product, (length, columns))):
+        args = numbers(rows, length), numbers(*other, seed=1)
+        check(fn, *args)
+        assert "T.alloc_local" in tir(fn, *args)  # the sums are in registers
+
+
 @pytest.mark.parametrize("rows", [2, 9, 50])
 def test_what_follows_is_computed_by_tasks(rows: int) -> None:
     args = numbers(rows, 256), numbers(192, 256, seed=1), numbers(192, seed=2)

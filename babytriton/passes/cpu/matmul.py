@@ -26,7 +26,7 @@ from babytriton.passes.cpu.registers import Registers
 from babytriton.passes.cpu.tiles import is_matrix_product, tile, tile_sizes
 from babytriton.passes.nests import is_point, pointwise_nests, stores_at
 
-# Below so many products, one after the other, tiles cost more than they save.
+# A convolution of fewer products takes longer in tiles than row after row.
 TILED = 1 << 14
 
 
@@ -64,7 +64,8 @@ class Matmul(ScheduleRule):
         epilogue, costs = None, Costs.of(target)
         if after and is_read_once(sch, product.info, after[0]):
             epilogue, *after = after
-        if not is_at_least(product.info, TILED):
+        is_matrix = is_matrix_product(sch, product)
+        if not is_matrix and not is_at_least(product.info, TILED):
             row_after_row(sch, product)
             after = [epilogue, *after] if epilogue else after
         elif is_of_dots(sch, product, costs):
@@ -72,7 +73,7 @@ class Matmul(ScheduleRule):
         else:
             room = registers(sch, product, target)
             sizes = tile_sizes(sch, product, room, costs)
-            if is_matrix_product(sch, product) and is_of_few_rows(sch, product, sizes[0]):
+            if is_matrix and is_of_few_rows(sch, product, sizes[0]):
                 tile_few_rows(sch, product, epilogue, sizes)
             elif not tile(sch, product, epilogue, sizes, room.lanes):
                 return None
