@@ -11,11 +11,11 @@ from tvm import ir, relax, tirx
 from babytriton.frontend.dimensions import Sizes
 from babytriton.frontend.lowering import Lowering, Output
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
-from babytriton.frontend.signature import FloatSpec, Parameters, Signature, TensorSpec
+from babytriton.frontend.signature import FloatSpec, Leaf, Parameters, Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes import gradient
 from babytriton.passes.gradient import Parameter, Result
-from babytriton.types import Dim, TensorType, find_dtype
+from babytriton.types import Dim, MemoryFormat, TensorType, find_dtype
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _way_back(
         names.append(_unique(param.name, names))
         if isinstance(param.ty, relax.TensorType):
             type = _type_of(param)
-            specs.append(TensorSpec(type, device))
+            specs.append(TensorSpec(type, device, format=_format_of(given, leaves)))
             if None not in type.shape:
                 tensors.append((reader(leaf), names[-1], type))
         else:
@@ -202,6 +202,13 @@ def _way_back(
         follows=(),
     )
     return back, sources, Signature(tuple(names), tuple(specs))
+
+
+def _format_of(given: Input | None, leaves: Sequence[Leaf]) -> MemoryFormat | None:
+    """How an input that is saved lies in memory, as a rule; None for all else."""
+    spec = leaves[given].spec if isinstance(given, int) else given
+    format = spec.format if isinstance(spec, (TensorSpec, Hidden)) else None
+    return None if format is None or format.repeated else format
 
 
 def _type_of(param: relax.Var) -> TensorType:

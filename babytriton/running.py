@@ -13,6 +13,7 @@ from babytriton.frontend.lowering import Lowering, Output, Returned
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
+from babytriton.passes.result_formats import orders_of_results
 from babytriton.passes.straight_line import straight_line
 from babytriton.plan import Plan
 from babytriton.recording import Differentiated, key_of, record
@@ -20,6 +21,7 @@ from babytriton.runtime import interop
 from babytriton.runtime.direct import LARGE, DirectLauncher
 from babytriton.runtime.dispatch import Launcher, check_layout, check_target, check_tensor, fill
 from babytriton.runtime.executable import Executable
+from babytriton.types import MemoryFormat
 
 
 class Runner:
@@ -41,6 +43,8 @@ class Runner:
         """What torch's autograd is to know of calls, where gradients are asked for."""
         self._mod, self._built = mod, built
         self._launcher = _launcher(program, mod, built)
+        self.orders = orders_of_results(mod, program.entry)
+        """Of the axes in memory, for outputs by number that do not lie as contiguous tensors."""
         self._result = program.result
         self._writes = program.writes
         paths = [leaf.path for leaf in signature.leaves()]
@@ -130,11 +134,31 @@ class Runner:
 
     def launch(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on tensors that are checked first; it may write to them."""
-        return self._launcher(self._checked(parameters))
+        return self._turned(self._launcher(self._checked(parameters)))
 
     def _launch_apart(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on tensors that stay as they are."""
-        return self._launcher(self._apart(self._checked(parameters)))
+        return self._turned(self._launcher(self._apart(self._checked(parameters))))
+
+    def _launch_readable(self, parameters: Sequence[Any]) -> Sequence[Any]:
+        """Run the program on tensors that kernels can read, but for how they lie."""
+        return self._turned(self._launcher(self._stored(parameters)))
+
+    def _stored(self, parameters: Sequence[Any]) -> list[Any]:
+        """Parameters as the program takes them: what is in the memory of some."""
+        found = list(parameters)
+        for i, format in self.program.formats.items():
+            found[i] = format.memory(found[i].detach())
+        return found
+
+    def _turned(self, outputs: Sequence[Any]) -> Sequence[Any]:
+        """The results of what the program gives of them: what is in memory."""
+        if not self.orders:
+            return outputs
+        found = list(outputs)
+        for i, order in self.orders.items():
+            found[i] = found[i].permute(MemoryFormat(order).inverse)
+        return found
 
     def _apart(self, read: Sequence[Any]) -> list[Any]:
         """Parameters with copies of those that the program writes to where they lie."""
@@ -144,8 +168,8 @@ class Runner:
     def unchecked(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
         """As :meth:`outputs`, of parameters that kernels can read, outside torch.func."""
         if self.differentiated is None:
-            return self._launcher(parameters)
-        return record(self, self._launcher, parameters, sizes)
+            return self._launch_readable(parameters)
+        return record(self, self._launch_readable, parameters, sizes)
 
     @property
     def direct(self) -> DirectLauncher | None:
@@ -168,7 +192,7 @@ class Runner:
         """
         read = self._checked(parameters)
         if self.into is None:
-            for place, output in zip(places, self._launcher(self._apart(read))):
+            for place, output in zip(places, self._turned(self._launcher(self._apart(read)))):
                 place.copy_(output)
             return
         written = [x if interop.writable(x) else x.new_empty(x.shape) for x in places]
@@ -179,9 +203,12 @@ class Runner:
 
     @cached_property
     def into(self) -> Callable[..., None] | None:
-        """The program as a function of parameters and places; None where it has branches."""
+        """The program as a function of parameters and places.
+
+        None where it has branches, and where it takes or gives what is in the memory of tensors.
+        """
         steps = _steps(self.program, self._mod)
-        if steps is None:
+        if steps is None or self.program.formats or self.orders:
             return None
         return _direct(self.program, steps, self._built, None).into()
 
@@ -194,7 +221,12 @@ class Runner:
             check_layout(self._inputs[number][0], parameters[number])
         if self._writes:
             self._check_writes(parameters)
-        return [interop.readable(x) if isinstance(x, torch.Tensor) else x for x in parameters]
+        found = list(parameters)
+        for i, x in enumerate(parameters):
+            if isinstance(x, torch.Tensor):
+                format = self.program.formats.get(i)
+                found[i] = interop.readable(x if format is None else format.memory(x.detach()))
+        return found
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:
         """Refuse tensors that the program would not write to as torch does."""

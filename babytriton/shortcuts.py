@@ -26,7 +26,7 @@ from babytriton.ops.registry import Registry
 from babytriton.running import Runner
 from babytriton.runtime import interop
 from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
-from babytriton.types import Size, TensorType
+from babytriton.types import MemoryFormat, Size, TensorType
 
 _LOG = logging.getLogger(__name__)
 
@@ -202,9 +202,9 @@ class _Maker:
     def function(self) -> Shortcut:
         """The function, once all arguments are looked at."""
         attempt, program, names = self._attempt, self._program, self._runner.names
-        unreadable = attempt.require_tensors(self._tensors, self._shapes)
+        unreadable = self._require(self._tensors, self._leaves)
         outside = self._outside()
-        unreadable |= attempt.require_tensors({x: self._tensors[x] for x in outside}, self._shapes)
+        unreadable |= self._require({x: self._tensors[x] for x in outside}, outside)
         if not self._tensors:
             raise NoShortcut  # what torch is set to shows in how it looks at tensors
         if program.sizes is not None:
@@ -224,17 +224,45 @@ class _Maker:
             for input in program.inputs
         ]
         self._keep_apart(values, unreadable)
-        for name, value in zip(names, values):
+        for i, (name, value) in enumerate(zip(names, values)):
+            if value is None:
+                continue
+            # Gradients are those of the tensors, and not of what is in their memory.
+            format = None if self._runner.differentiated else program.formats.get(i)
+            taken = attempt.memory(value, format)
             if value in unreadable:
-                attempt.write(f"{name} = {attempt.know('readable', interop.readable)}({value})")
-            elif value is not None:
-                attempt.write(f"{name} = {value}")
-        output = self._run(values, unreadable)
+                taken = f"{attempt.know('readable', interop.readable)}({taken})"
+            attempt.write(f"{name} = {taken}")
+        output = self._turned(self._run(values, unreadable))
         for each in program.writes:
             target = str(values[each.input])
             self._write(each, target, output(each.index), target not in unreadable)
         result = self._result(program.result, values, output)
         return attempt.function(result, program.devices[0])
+
+    def _require(self, tensors: Mapping[str, torch.Tensor], named: Sequence[str]) -> set[str]:
+        """Require tensors that are as some are; those that kernels cannot read as they are.
+
+        Args:
+            tensors: by their variables.
+            named: the variables for the leaves of the call, or for the tensors outside.
+        """
+        formats, hidden = {}, -1
+        of_leaves = named is self._leaves
+        for i, input in enumerate(self._program.inputs):
+            hidden += isinstance(input, Hidden)
+            number = input if isinstance(input, int) else hidden
+            if i in self._program.formats and isinstance(input, int) == of_leaves:
+                formats[named[number]] = self._program.formats[i]
+        return self._attempt.require_tensors(tensors, self._shapes, formats)
+
+    def _turned(self, output: Callable[[int], str]) -> Callable[[int], str]:
+        """Expressions for the outputs of the program, of those for what it gives of them."""
+        orders = self._runner.orders
+        if not orders:
+            return output
+        inverse = {i: MemoryFormat(order).inverse for i, order in orders.items()}
+        return lambda i: f"{output(i)}.permute({inverse[i]})" if i in inverse else output(i)
 
     def _value(self, spec: Spec, value: Any, place: str) -> None:
         """Require a value like the given one; its tensors and floats are leaves."""
@@ -321,10 +349,13 @@ class _Maker:
         direct = runner.direct
         if direct is not None and runner.differentiated is None:
             attempt.share(direct.known)
-            pairs = zip(runner.names, values)
-            lines, outputs = direct.lines(
-                {name: attempt.shapes[x] for name, x in pairs if x in attempt.shapes}
-            )
+            # What is in memory has a shape of its own.
+            shapes = {
+                name: attempt.shapes[value]
+                for i, (name, value) in enumerate(zip(runner.names, values))
+                if value in attempt.shapes and i not in self._program.formats
+            }
+            lines, outputs = direct.lines(shapes)
             attempt.write(*lines)
             return outputs.__getitem__
         if unreadable and runner.differentiated is not None:

@@ -13,7 +13,7 @@ import torch
 from tvm.ir import IRModule
 from tvm.tirx import PrimFunc
 
-from babytriton import building, errors, halves
+from babytriton import building, errors, halves, memory_formats
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
 from babytriton.frontend.callee import name_of
@@ -26,6 +26,7 @@ from babytriton.ops import autocast
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
+from babytriton.passes.result_formats import Results
 from babytriton.plan import KernelLaunch
 from babytriton.recording import Differentiated
 from babytriton.running import Runner
@@ -176,8 +177,10 @@ class Lowered:
         """Fuse operators into TensorIR functions and give each its loops."""
         forward = self.forward
         with executable.COMPILE_LOCK, ours("scheduling"):
-            mod = pipeline.fuse_and_schedule(forward.mod, self.target, forward.lowering.updates)
-        return Scheduled(forward, mod)
+            program = memory_formats.as_given(forward.lowering, forward.signature)
+            results = Results(program.entry, program.formats, memory_formats.free_results(program))
+            mod = pipeline.fuse_and_schedule(program.mod, self.target, program.updates, results)
+        return Scheduled(replace(forward, lowering=program), mod)
 
     def compile(self) -> Compiled:
         """Schedule, and compile to machine code."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -117,3 +119,67 @@ class TensorType:
         known = find_dtype(self.dtype)
         name = known.short if known else str(self.dtype).removeprefix("torch.")
         return f"{name}[{', '.join(map(size_text, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class MemoryFormat:
+    """How a tensor lies in memory, where that is without gaps, and not as a contiguous one.
+
+    Attributes:
+        order: all axes, from the one with the longest steps to the one with the shortest; those
+            along which there are no steps come first.
+        repeated: the axes along which all elements are the same one.
+    """
+
+    order: tuple[int, ...]
+    repeated: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> MemoryFormat | None:
+        """That of a tensor; None for one that is contiguous, and for one with gaps.
+
+        A transposed tensor has one, as have those in ``torch.channels_last`` and expanded ones.
+        """
+        if tensor.layout is not torch.strided or tensor.is_contiguous():
+            return None
+        sizes, steps = tensor.shape, tensor.stride()
+        axes = range(len(sizes))
+        repeated = frozenset(axis for axis in axes if sizes[axis] > 1 and steps[axis] == 0)
+        moving = [axis for axis in axes if sizes[axis] > 1 and axis not in repeated]
+        moving.sort(key=lambda axis: -steps[axis])
+        expected = 1
+        for axis in reversed(moving):
+            if steps[axis] != expected:
+                return None
+            expected *= sizes[axis]
+        still = [axis for axis in axes if axis not in moving]
+        return cls((*still, *moving), repeated)
+
+    @classmethod
+    def known(cls, tensor: torch.Tensor, type: TensorType) -> MemoryFormat | None:
+        """That of a tensor, where it follows of any that has the type and its strides' order."""
+        found = cls.of(tensor)
+        # A size that is not known is not told by memory that has one element in its place.
+        return None if found is not None and found.repeated and type.dims else found
+
+    @property
+    def inverse(self) -> tuple[int, ...]:
+        """For each axis of the tensor, its place in the order."""
+        return tuple(map(self.order.index, range(len(self.order))))
+
+    def stored(self, shape: Sequence[Any]) -> list[Any]:
+        """The shape of the contiguous tensor that is in memory, of that of the tensor."""
+        return [1 if axis in self.repeated else shape[axis] for axis in self.order]
+
+    def memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The contiguous tensor that is in memory, as a view of a tensor that lies so."""
+        found = tensor.permute(self.order)
+        for place, axis in enumerate(self.order):
+            if axis in self.repeated:
+                found = found.narrow(place, 0, 1)
+        return found
+
+    def __str__(self) -> str:
+        text = f"in memory by axes {', '.join(map(str, self.order))}"
+        repeated = f", repeated along {', '.join(map(str, sorted(self.repeated)))}"
+        return text + (repeated if self.repeated else "")

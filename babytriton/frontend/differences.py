@@ -44,10 +44,16 @@ def _found(place: Place) -> str:
         return "nothing"
 
 
+def _lying(spec: TensorSpec) -> str:
+    return "in memory as contiguous tensors are" if spec.format is None else str(spec.format)
+
+
 def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
     if isinstance(now, TensorSpec) and isinstance(before, TensorSpec):
         if not (isinstance(covered, TensorSpec) and covered.type.covers(now.type)):
             yield f"argument {path}: {now}, before {before}"
+        elif now.format != before.format:
+            yield f"argument {path}: {_lying(now)}, before {_lying(before)}"
         if now.device != before.device:
             yield f"argument {path}: on {now.device}, before on {before.device}"
     elif isinstance(now, SequenceSpec) and isinstance(before, SequenceSpec):

@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
 from babytriton.plan import Updates
 from babytriton.targets import Target
+from babytriton.types import MemoryFormat
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
@@ -121,6 +122,9 @@ class Lowering:
         draws: whether it draws random numbers, or calls what may.
         follows: the numbers of those inputs on whose layouts it depends what the program does:
             they must be contiguous.
+        chooses_formats: whether the function says itself how tensors are to lie in memory.
+        formats: of those inputs that the program takes as they lie in memory, by their numbers;
+            it takes the contiguous tensors that are there.
     """
 
     mod: IRModule
@@ -136,6 +140,8 @@ class Lowering:
     gradient: Gradient | None = None
     draws: bool = False
     follows: tuple[int, ...] = ()
+    chooses_formats: bool = False
+    formats: Mapping[int, MemoryFormat] = field(default_factory=dict)
 
     @property
     def updates(self) -> Updates:
@@ -230,6 +236,7 @@ def lower(
         gradient,
         program.builder.draws > 0,
         program.followed(),
+        program.builder.memory.chooses_formats,
     )
 
 

@@ -36,7 +36,7 @@ from babytriton.ops.refusals import (
 from babytriton.ops.regions import Region
 from babytriton.ops.reverse.tape import still
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import TensorType, find_dtype, size_text
+from babytriton.types import MemoryFormat, TensorType, find_dtype, size_text
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -50,11 +50,13 @@ class Hidden:
         place: where.
         type: of it, with names of sizes.
         number: among those of the program.
+        format: how it lies in memory, as a rule; None where it is read as a contiguous tensor.
     """
 
     place: Place
     type: TensorType
     number: int = 0
+    format: MemoryFormat | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,10 @@ class Program:
         type = self.dimensions.captured(place.path, TensorType.of(tensor))
         if type.dims and self.builder.symbols is None:
             raise Related({})
-        hidden = Hidden(place, type, sum(isinstance(input, Hidden) for input in self.inputs))
+        format = MemoryFormat.of(tensor)
+        format = None if format is None or format.repeated else format
+        number = sum(isinstance(input, Hidden) for input in self.inputs)
+        hidden = Hidden(place, type, number, format)
         self.types.append((hidden, place.path, type))
         return self._declare(hidden, place.path, type, records(tensor)), type
 

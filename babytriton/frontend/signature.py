@@ -15,7 +15,7 @@ from babytriton.frontend.dimensions import Dimensions
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
 from babytriton.tensor import Tensor
-from babytriton.types import DTYPES, TensorType, find_dtype
+from babytriton.types import DTYPES, MemoryFormat, TensorType, find_dtype
 
 
 class Absent:
@@ -47,9 +47,11 @@ class TensorSpec:
     type: TensorType
     device: torch.device
     requires_grad: bool = False
+    format: MemoryFormat | None = None
+    """How it lies in memory; None where it is read as a contiguous tensor."""
 
     def __str__(self) -> str:
-        return str(self.type)
+        return str(self.type) if self.format is None else f"{self.type} ({self.format})"
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,8 @@ def is_static(path: str, static: frozenset[str]) -> bool:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return (value.dtype, value.shape, value.device, value.layout, records(value))
+        format = MemoryFormat.of(value)
+        return (value.dtype, value.shape, value.device, value.layout, format, records(value))
     if isinstance(value, float):
         return float
     kind = type(value)
@@ -340,7 +343,8 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         if spec.type.dtype != given.type.dtype:
             dtypes = [str(t.type.dtype).removeprefix("torch.") for t in (spec, given)]
             raise errors.ArgumentDtype(None, path, *dtypes).error()
-        if not spec.type.covers(given.type):
+        is_repeated = spec.format is not None and spec.format.repeated
+        if not spec.type.covers(given.type) or (is_repeated and spec.format != given.format):
             raise errors.ArgumentShape(None, path, str(spec), str(given)).error()
     elif isinstance(spec, SequenceSpec) and isinstance(given, SequenceSpec):
         if type(spec.like) is not type(given.like) or len(spec.items) != len(given.items):
@@ -371,7 +375,7 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
     type = dims.argument(path, TensorType.of(tensor))
-    return TensorSpec(type, tensor.device, records(tensor))
+    return TensorSpec(type, tensor.device, records(tensor), MemoryFormat.known(tensor, type))
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

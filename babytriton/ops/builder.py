@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -154,6 +153,7 @@ class Builder(TorchCalls):
         if fn in (torch.Tensor.cpu, torch.Tensor.cuda):
             # A meta tensor has no numbers to copy there.
             fn, args, kwargs = torch.Tensor.to, (args[0], self.device), {}
+        self.memory.note_format(fn, kwargs)
         op = self.table.get(fn)
         values = values_in((args, kwargs))
         if scalars.is_arithmetic(fn, args):
@@ -432,7 +432,7 @@ class Builder(TorchCalls):
         # What is made of other rows has the gradients of these.
         by_parts = (op.decompose is not None or op.by_parts) and op.gradient is None
         operands = [value.expr for value in values_in((args, kwargs))]
-        with nullcontext() if by_parts else self.tape.paused():
+        with contextlib.nullcontext() if by_parts else self.tape.paused():
             exprs = checked(op, self._apply(op, Site(self, result), args, kwargs), metas)
             exprs = [self._own(expr, meta, operands) for expr, meta in zip(exprs, metas)]
         if op.gradient is stops or (self._depth == 0 and not self.tape.running):
@@ -450,7 +450,7 @@ class Builder(TorchCalls):
     ) -> list[relax.Expr]:
         """What a row makes of a call, each part as a variable."""
         self._depth += 1
-        in_row = nullcontext() if self.symbols is None else self.symbols.row()
+        in_row = contextlib.nullcontext() if self.symbols is None else self.symbols.row()
         try:
             with in_row:
                 if op.build is not None:

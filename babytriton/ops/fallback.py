@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -51,7 +51,7 @@ class TorchCall:
         sizes: the names of the symbolic sizes in the arguments and the results.
         fallback: what there is to say of it; ``None`` for what is run for its effect.
         turns: the axes of each tensor that it is given, as the callable is to see them; all as they
-            are if empty.
+            are if empty, and for tensors beyond these.
         is_new: whether its results are known to share no memory with what it is given.
     """
 
@@ -89,6 +89,21 @@ class TorchCall:
                 ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
                 raise RuntimeError(f"torch gave {ours} where {expected} was expected")
         return found
+
+    def turning(self, axes: Mapping[int, Sequence[int]]) -> TorchCall:
+        """The same for tensors that are turned.
+
+        Args:
+            axes: for the numbers of some of what it is given, the axes that make the tensor, which
+                it took before, of the one that it takes now.
+        """
+        first = len(self.sizes)
+        turns = dict(enumerate(self.turns))
+        for n, made in axes.items():
+            turn = turns.get(n - first) or range(len(made))
+            turns[n - first] = tuple(made[axis] for axis in turn)
+        count = max(turns, default=-1) + 1
+        return replace(self, turns=tuple(turns.get(n, ()) for n in range(count)))
 
     def _filled(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with their tensors and sizes."""

@@ -6,7 +6,7 @@ new contents, and a tensor that views the storage is read from them when it is u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -114,6 +114,8 @@ class Memory:
         self.followed: set[Storage] = set()
         """The caller's storages on whose layouts it depends what the program does: which of its
         tensors share memory, where it writes to them, or what strides they have."""
+        self.chooses_formats = False
+        """Whether the program says itself how tensors are to lie."""
 
     def place(self, expr: Expr, meta: torch.Tensor) -> Storage:
         """The storage that torch puts a tensor into; a new one, if it has one of its own."""
@@ -174,6 +176,10 @@ class Memory:
         found = self._builder.value(self.read(tensor), tensor.meta)
         found.side = object()
         return found
+
+    def note_format(self, fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        """Take note of a call that says how its result is to lie."""
+        self.chooses_formats |= fn is torch.Tensor.contiguous or "memory_format" in kwargs
 
     def note_layout(self, fn: Callable[..., Any], tensor: Stored) -> None:
         """Take note of a call that gave what depends on how a tensor lies in memory.

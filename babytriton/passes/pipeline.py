@@ -41,7 +41,9 @@ from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
+from babytriton.passes.memory_formats import read_in_memory
 from babytriton.passes.partial_writes import ends_in_box
+from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.rows import is_on_columns, is_on_points, row_work, with_rows_first
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.plan import NO_UPDATES, Updates
@@ -143,19 +145,23 @@ def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
 register_tir_pipeline(LOWERING, _lowering)
 
 
-def fuse(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:
+def fuse(
+    mod: IRModule, target: Target, written: Updates = NO_UPDATES, results: Results = CONTIGUOUS
+) -> IRModule:
     """Relax operators -> calls of fused, unscheduled TensorIR functions.
 
     Args:
         mod: a program.
         target: what it is compiled for.
         written: what it writes to its arguments.
+        results: those that may lie as its arguments do.
     """
     device = tvm_target(target)
     kind = devices.KINDS[device.kind.name]
     rows, small = ROWS[kind]
     with device:
-        mod = updates.kept_apart(tvm.transform.Sequential(LEGALIZE)(mod), written)
+        mod = tvm.transform.Sequential(LEGALIZE)(mod)
+        mod = updates.kept_apart(read_in_memory(mod, results.entry), written)
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
@@ -177,20 +183,23 @@ def fuse(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModu
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
-    mod = names.named(fuse_kernels(mod, kinds))
+    mod = names.named(results_as_arguments(fuse_kernels(mod, kinds), results))
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     return updates.parts_in_place(mod, written)
 
 
-def fuse_and_schedule(mod: IRModule, target: Target, written: Updates) -> IRModule:
+def fuse_and_schedule(
+    mod: IRModule, target: Target, written: Updates, results: Results = CONTIGUOUS
+) -> IRModule:
     """Relax operators -> calls of fused TensorIR functions, scheduled for the target.
 
     Args:
         mod: a program.
         target: what it is compiled for.
         written: what it writes to its arguments.
+        results: those that may lie as its arguments do.
     """
-    mod = devices.place(fuse(devices.cross_once(mod), target, written))
+    mod = devices.place(fuse(devices.cross_once(mod), target, written, results))
     return schedule_kernels(mod, target, written)
 
 

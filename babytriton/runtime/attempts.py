@@ -14,7 +14,7 @@ import torch
 from torch._C._dynamo import guards
 
 from babytriton.runtime.interop import ALIGNMENT, is_readable, is_wrapped, on_device
-from babytriton.types import Dim, Size
+from babytriton.types import Dim, MemoryFormat, Size
 
 MISSED = object()
 """What an attempt gives for a call that is not like the one it was written at."""
@@ -91,13 +91,17 @@ class Attempt:
             self.write("try:", *indented, "except Exception:", "    return missed")
 
     def require_tensors(
-        self, given: Mapping[str, torch.Tensor], shapes: Mapping[str, Sequence[Size]]
+        self,
+        given: Mapping[str, torch.Tensor],
+        shapes: Mapping[str, Sequence[Size]],
+        formats: Mapping[str, MemoryFormat],
     ) -> set[str]:
         """Require tensors that are as the given ones, but for their numbers.
 
         Args:
             given: by their variables.
             shapes: of those that have symbolic sizes.
+            formats: of those of which kernels read what is in memory.
 
         Returns:
             Those that kernels cannot read as they are.
@@ -114,9 +118,13 @@ class Attempt:
         every = [given[name] for name in names]
         if any(map(is_wrapped, every)):
             raise NoShortcut
-        unreadable = {name for name, tensor in given.items() if not is_readable(tensor.detach())}
+        unreadable = {
+            name
+            for name, tensor in given.items()
+            if not is_readable(_memory(tensor.detach(), formats.get(name)))
+        }
         sizes: list[Any] = [_fixed(shapes.get(name, given[name].shape)) for name in names]
-        # Strides follow from sizes where a tensor is contiguous, which is asked apart.
+        # Strides follow from sizes where memory is contiguous, which is asked apart.
         strides: list[Any] = [
             [None] * given[name].ndim if name in shapes else list(given[name].stride())
             for name in names
@@ -134,8 +142,18 @@ class Attempt:
         plain = [name for name in names if name not in unreadable]
         on_gpu = [name for name in plain if given[name].is_cuda]
         self.require(*(f"{name}.data_ptr() % {ALIGNMENT} == 0" for name in on_gpu))
-        self.require(*(f"{name}.is_contiguous()" for name in plain if name in shapes))
+        for name in plain:
+            if name in shapes:
+                self.require(f"{self.memory(name, formats.get(name))}.is_contiguous()")
         return unreadable
+
+    def memory(self, name: str, format: MemoryFormat | None) -> str:
+        """An expression for the contiguous tensor that is in a tensor's memory."""
+        if format is None:
+            return name
+        if format.repeated:
+            return f"{self.know('memory', format.memory)}({name})"
+        return f"{name}.permute({format.order})"
 
     def require_sizes(self, shapes: Mapping[str, Sequence[Size]], smallest: int) -> None:
         """Require sizes that go together.
@@ -217,6 +235,10 @@ def _are_apart(spans: Iterable[tuple[int, int, bool]]) -> bool:
         if is_written:
             end_of_written = max(end_of_written, start + count)
     return True
+
+
+def _memory(tensor: torch.Tensor, format: MemoryFormat | None) -> torch.Tensor:
+    return tensor if format is None else format.memory(tensor)
 
 
 def _fixed(shape: Sequence[Size | None]) -> list[int | None]:

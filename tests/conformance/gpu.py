@@ -17,9 +17,11 @@ from babytriton.frontend.signature import leaves_of
 from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.gradient import Parameter
+from babytriton.passes.result_formats import orders_of_results
 from babytriton.running import filled
 from babytriton.runtime import interop
 from babytriton.runtime.dispatch import fill
+from babytriton.types import MemoryFormat
 from tests.emulator import emulator
 
 TARGET = bt.Target("cuda", arch="sm_80")
@@ -45,8 +47,7 @@ def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
     sizes = {} if lowering.sizes is None else lowering.sizes.of(leaves)
     assert sizes is not None
     parameters = [_parameter(input, leaves, sizes) for input in lowering.inputs]
-    executable = compiled.executable
-    outputs = emulator.run(executable.vm_executable, executable.entry, parameters)
+    outputs = _run(compiled, parameters)
     for write in lowering.writes:
         interop.write(parameters[write.input], outputs[write.index])
     return filled(lowering.result, parameters, outputs, sizes)
@@ -71,9 +72,8 @@ def gradients(
     bound = lowered.parameters.bind(arguments, {})
     leaves = leaves_of(bound, compiled.signature.static, compiled.signature.names)
     parameters = [_parameter(input, leaves, {}) for input in lowered.lowering.inputs]
-    executable = compiled.executable
     given = [x.detach() if isinstance(x, torch.Tensor) else x for x in parameters]
-    outputs = emulator.run(executable.vm_executable, executable.entry, given)
+    outputs = _run(compiled, given)
     saved: list[Any] = []
     for source in how.sources:
         if isinstance(source, Cotangent):
@@ -83,12 +83,20 @@ def gradients(
             saved.append(of[source.number])
     back = compiled.backward
     inputs = back.scheduled.lowered.lowering.inputs
-    found = emulator.run(
-        back.executable.vm_executable,
-        back.executable.entry,
-        [_parameter(input, saved, {}) for input in inputs],
-    )
+    found = _run(back, [_parameter(input, saved, {}) for input in inputs])
     return [None if n is None else found[n] for n in how.outputs]
+
+
+def _run(compiled: bt.Compiled, parameters: list[Any]) -> list[torch.Tensor]:
+    """The outputs of a program, of tensors that lie as they may."""
+    lowering, executable = compiled.scheduled.lowered.lowering, compiled.executable
+    given = list(parameters)
+    for i, lying in lowering.formats.items():
+        given[i] = lying.memory(given[i])
+    outputs = emulator.run(executable.vm_executable, executable.entry, given)
+    for i, order in orders_of_results(compiled.scheduled.mod, executable.entry).items():
+        outputs[i] = outputs[i].permute(MemoryFormat(order).inverse)
+    return outputs
 
 
 def _parameter(input: Any, leaves: list[Any], sizes: dict[str, int]) -> Any:

@@ -1,0 +1,260 @@
+"""Arguments that are read as they lie in memory.
+
+Kernels read contiguous tensors. Of an argument that lies otherwise, the program takes the
+contiguous tensor that is in its memory, and what reads it finds the elements there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, relax, s_tir, te, tirx
+from tvm.ir import IRModule
+from tvm.relax.expr import _update_type
+
+from babytriton.ops.fallback import TORCH_CALL
+from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, read_by
+from babytriton.types import MemoryFormat
+
+_TURNED = "babytriton.turned"
+"""What a kernel is annotated with that only copies a tensor: the axes of it that the copy has."""
+
+_Order = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A program that takes what is in the memory of some of its arguments.
+
+    Attributes:
+        mod: the program.
+        turned: for the parameters that are calls of torch, by number, how each tensor that it takes
+            is turned: for the numbers of these the axes that the call is to see.
+    """
+
+    mod: IRModule
+    turned: Mapping[int, Mapping[int, _Order]]
+
+
+def as_stored(mod: IRModule, entry: str, formats: Mapping[int, MemoryFormat]) -> Stored:
+    """The program for arguments that lie in given ways.
+
+    Args:
+        mod: the program, of operators.
+        entry: its function.
+        formats: of its parameters, by their numbers.
+    """
+    function = mod[entry]
+    functions = {var: func for var, func in mod.functions_items() if var.name_hint != entry}
+    rewriter = _Reading(function, formats, _Kernels(functions, entry))
+    blocks = [rewriter.block(block) for block in function.body.blocks]
+    before, result = rewriter.read(function.body.body, relax.Var)
+    body = relax.SeqExpr([*blocks, *([relax.BindingBlock(before)] if before else [])], result)
+    made = relax.Function(
+        rewriter.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+    )
+    functions[ir.GlobalVar(entry)] = made
+    found = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return Stored(relax.transform.Normalize()(found), rewriter.turned)
+
+
+@dataclass
+class _Kernels:
+    """The functions of a program, to which kernels are added."""
+
+    functions: dict[ir.GlobalVar, ir.BaseFunc]
+    entry: str
+
+    def add(self, name: str, func: tirx.PrimFunc) -> ir.GlobalVar:
+        """A variable for a kernel, of a name that none has."""
+        taken = {self.entry, *(var.name_hint for var in self.functions)}
+        names = (name, *(f"{name}_{n}" for n in range(len(taken))))
+        var = ir.GlobalVar(next(x for x in names if x not in taken))
+        _update_type(var, func.ty)
+        self.functions[var] = func
+        return var
+
+
+@dataclass
+class _Reading:
+    """Reads parameters of a function from their memory, anew for each reader."""
+
+    function: relax.Function
+    formats: Mapping[int, MemoryFormat]
+    kernels: _Kernels
+    turned: dict[int, dict[int, _Order]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.params = list(self.function.params)
+        self._memory: dict[relax.Var, tuple[relax.Var, MemoryFormat]] = {}
+        for number, kept in self.formats.items():
+            param = self.params[number]
+            type = relax.TensorType(kept.stored(param.ty.shape), param.ty.dtype, param.ty.vdevice)
+            self.params[number] = memory = relax.Var(param.name, type)
+            self._memory[param] = memory, kept
+
+    def block(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        """A block of the function's."""
+        kind = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
+        bindings: list[relax.Binding] = []
+        for binding in block.bindings:
+            if isinstance(binding, relax.VarBinding) and any(
+                var in self._memory for var in read_by(binding)
+            ):
+                value = self._called(binding.value)
+                before, value = self.read(value, kind)
+                bindings += before
+                binding = relax.VarBinding(binding.var, value, binding.span)
+            bindings.append(binding)
+        return type(block)(bindings)
+
+    def read(
+        self, expr: relax.Expr, kind: Callable[..., relax.Var]
+    ) -> tuple[list[relax.Binding], relax.Expr]:
+        """An expression of parameters, and what is bound before it.
+
+        Args:
+            expr: of the function.
+            kind: of the variables that are bound.
+        """
+        bindings: list[relax.Binding] = []
+        found: dict[relax.Var, relax.Var] = {}
+        for var in relax.analysis.free_vars(expr):
+            if var in self._memory:
+                memory, kept = self._memory[var]
+                kernel = self.kernels.add("turned", _turned(memory.ty, kept))
+                turned = relax.call_tir(kernel, memory, _turned_type(memory.ty, kept.inverse))
+                if kept.repeated:
+                    shape = relax.ShapeExpr(list(var.ty.shape))
+                    bindings.append(relax.VarBinding(once := kind(var.name, turned.ty), turned))
+                    turned = relax.op.broadcast_to(once, shape)
+                found[var] = kind(var.name, var.ty)
+                bindings.append(relax.VarBinding(found[var], turned))
+        return bindings, _replaced(expr, found)
+
+    def _called(self, value: relax.Expr) -> relax.Expr:
+        """A call of torch that turns what it is given itself; any other as it is."""
+        if not isinstance(value, ir.Call) or value.op != CALL_PACKED:
+            return value
+        name, function, *args = value.args
+        if getattr(name, "global_symbol", "") != TORCH_CALL:
+            return value
+        numbers = [n for n, param in enumerate(self.function.params) if param.same_as(function)]
+        if not numbers:
+            return value
+        turned = self.turned.setdefault(numbers[0], {})
+        for n, arg in enumerate(args):
+            memory, kept = self._memory.get(arg, (None, None))
+            if kept is not None and not kept.repeated:
+                args[n], turned[n] = memory, kept.inverse
+        made = relax.Call(value.op, [name, function, *args], value.attrs, value.ty_args, value.span)
+        _update_type(made, value.ty)
+        return made
+
+
+def _turned(memory: Any, kept: MemoryFormat) -> tirx.PrimFunc:
+    """A kernel that copies what is in memory to where it would lie in a contiguous tensor."""
+    given = te.placeholder(list(memory.shape), str(memory.dtype), name="memory")
+    shape = [memory.shape[place] for place in kept.inverse]
+    copy = te.compute(shape, lambda *index: given(*[index[n] for n in kept.order]), name="turned")
+    func: tirx.PrimFunc = te.create_prim_func([given, copy], "int64")
+    return func.without_attr("global_symbol").with_attr(_TURNED, list(kept.inverse))
+
+
+def _turned_type(type: Any, axes: Sequence[int]) -> relax.TensorType:
+    return relax.TensorType([type.shape[n] for n in axes], type.dtype, type.vdevice)
+
+
+def read_in_memory(mod: IRModule, entry: str) -> IRModule:
+    """The program with kernels that read arguments where they lie, instead of turned copies.
+
+    Args:
+        mod: the program, of calls of kernels.
+        entry: its function.
+    """
+    if not any(_TURNED in (func.attrs or {}) for _, func in mod.functions_items()):
+        return mod
+    turned: dict[relax.Var, tuple[relax.Var, tuple[int, ...]]] = {}
+    functions = {var: func for var, func in mod.functions_items() if var.name_hint != entry}
+    kernels = _Kernels(functions, entry)
+    function = mod[entry]
+    blocks = []
+    for block in function.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            call = getattr(binding, "value", None)
+            if isinstance(call, ir.Call) and call.op == CALL_TIR and len(call.args) == 2:
+                axes = (mod[call.args[0]].attrs or {}).get(_TURNED)
+                if axes is not None:
+                    (memory,) = call.args[1].fields
+                    turned[binding.var] = memory, tuple(map(int, axes))
+                elif any(argument in turned for argument in call.args[1].fields):
+                    call = _reading_memory(call, mod[call.args[0]], turned, kernels)
+                    binding = relax.VarBinding(binding.var, call, binding.span)
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, function.body.body)
+    functions[ir.GlobalVar(entry)] = relax.Function(
+        function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+    )
+    found = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return relax.transform.DeadCodeElimination([entry])(found)
+
+
+def _reading_memory(
+    call: ir.Call,
+    func: tirx.PrimFunc,
+    turned: Mapping[relax.Var, tuple[relax.Var, tuple[int, ...]]],
+    kernels: _Kernels,
+) -> ir.Call:
+    """A call of a kernel that is given memory in the place of turned copies of it, where it can."""
+    arguments = list(call.args[1].fields)
+    changed = func
+    for n, argument in enumerate(arguments):
+        if argument not in turned:
+            continue
+        memory, axes = turned[argument]
+        found = _from_memory(changed, n, axes)
+        if found is not None:
+            changed, arguments[n] = found, memory
+    if changed.same_as(func):
+        return call
+    kernel = kernels.add(call.args[0].name_hint, changed)
+    given = [kernel, relax.Tuple(arguments)]
+    made = relax.Call(call.op, given, call.attrs, call.ty_args, call.span)
+    _update_type(made, call.ty)
+    return made
+
+
+def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.PrimFunc | None:
+    """A kernel for what is in the memory of a parameter; None where it is not made of blocks.
+
+    Args:
+        func: the kernel.
+        place: the number of the parameter.
+        axes: of what is in memory, in the order in which they make the parameter.
+    """
+    buffer = func.params[place]
+    sch = s_tir.Schedule(func, error_render_level="none")
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    try:
+        for block in sch.get_child_blocks(sch.get_sblock("root")):
+            reads = [region.source for region in sch.get(block).reads]
+            for n, source in enumerate(reads):
+                if source.same_as(buffer):
+                    sch.transform_layout(
+                        block, ("read", n), lambda *index: [index[axis] for axis in order]
+                    )
+                    return sch.mod["main"].with_attrs(dict(func.attrs))
+    except (s_tir.ScheduleError, ValueError):
+        return None
+    return None
+
+
+def _replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:
+    if not variables:
+        return expr
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: variables.get(var, var)))
