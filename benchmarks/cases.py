@@ -342,3 +342,16 @@ PRODUCTS = tuple(
     )
 )
 """Matrix products from small to large, odd sizes among them."""
+
+_SMALL, _LARGE = (64, 512), (1024, 1024)
+
+PAIRS = tuple(
+    (Case(fn, shapes, size), Case(other, (shape,), size))
+    for fn, shapes, other, shape, size in (
+        (softmax, (_LARGE,), tanh, _LARGE, "1024x1024"),
+        (softmax, (_SMALL,), tanh, _SMALL, "64x512"),
+        (chain, ((65536,),) * 3, exp, (65536,), "64K"),
+        (matmul, (_LARGE, _LARGE), softmax, _LARGE, "1024x1024"),
+    )
+)
+"""Functions of ours, and of torch's that are called in turns with them."""

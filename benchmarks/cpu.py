@@ -24,14 +24,16 @@ import torch
 
 import babytriton as bt
 from benchmarks import peers
-from benchmarks.cases import CASES, PRODUCTS, Case
-from benchmarks.measure import Timing, Way, check, in_turns
+from benchmarks.cases import CASES, PAIRS, PRODUCTS, Case
+from benchmarks.measure import Timing, Way, beside, check, in_turns
 
 PEERS = ("eager", "compile", "jax", "numba", "warp")
 MEANS = {"eager": 3.0, "compile": 2.0, "jax": 1.5, "numba": 1.2}
 """What is asked for of the geometric mean over all cases."""
 LEAST = 0.95
 """What is asked for of every case, against eager."""
+BESIDE = 1.05
+"""How many times as long calls may take in turns as by themselves."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,49 @@ def measured(case: Case, others: Sequence[str]) -> Row:
     for name, way in ways.items():
         check(f"{case.name}, {name}", way(), exact, case.dtype, case.magnitude())
     return Row(case, in_turns(ways))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A function and one of torch's that are called in turns, and how much longer each takes so.
+
+    Attributes:
+        name: of both.
+        ours: how many times as long ours takes, and torch's beside it.
+        torchs: the same with torch's own function in place of ours.
+    """
+
+    name: str
+    ours: tuple[float, float]
+    torchs: tuple[float, float]
+
+    def cells(self) -> list[str]:
+        """As a line of the table."""
+        texts = [f"{x:.2f}" for x in (*self.ours, *self.torchs)]
+        return [self.name, *(f"**{x}**" if float(x) > BESIDE else x for x in texts)]
+
+
+def in_pairs() -> list[Pair]:
+    """Functions that threads share, each beside one of torch's on other tensors."""
+    found = []
+    for case, other in PAIRS:
+        arguments, others = case.arguments(), other.arguments()
+        ours, eager = Way(bt.jit("cpu")(case.fn), arguments), Way(case.fn, arguments)
+        theirs = Way(other.fn, tuple(x.clone() for x in others))
+        for way in (ours, eager, theirs):
+            way()
+        name = f"{case.name}, {other.name}"
+        found.append(Pair(name, beside(ours, theirs), beside(eager, theirs)))
+    return found
+
+
+def table_of_pairs(pairs: Sequence[Pair]) -> list[str]:
+    """The pairs as Markdown."""
+    head = (
+        "| ours and torch's in turns | ours | torch's beside | torch in our place | beside that |"
+    )
+    lines = [head, "|---|---|---|---|---|"]
+    return lines + [f"| {' | '.join(pair.cells())} |" for pair in pairs]
 
 
 def mean(rows: Iterable[Row], peer: str) -> float | None:
@@ -164,8 +209,9 @@ def main() -> None:
         rows.append(measured(case, PEERS))
         print("\n".join(table(rows) if len(rows) == 1 else table(rows)[-1:]), flush=True)
     products = [] if given.parts else [measured(case, ("eager",)) for case in PRODUCTS]
+    pairs = [] if given.parts else in_pairs()
     if rows:
-        print("", *summary(rows, products), sep="\n")
+        print("", *summary(rows, products), "", *table_of_pairs(pairs), sep="\n")
     if given.results and rows:
         given.results.mkdir(parents=True, exist_ok=True)
         head = [
@@ -176,7 +222,7 @@ def main() -> None:
         head[-1] += " long as ours; in brackets what is asked for, in bold what falls short of it."
         text = [*head, "", *table(rows), "", *summary(rows, products)]
         if products:
-            text += ["", *table(products)]
+            text += ["", *table(products), "", *table_of_pairs(pairs)]
         (given.results / "cpu.md").write_text("\n".join(text) + "\n")
         plot(rows, given.results / "cpu.png")
 

@@ -76,6 +76,42 @@ def in_turns(ways: Mapping[str, Way], rounds: int = ROUNDS) -> Timing:
     return Timing({name: statistics.median(seconds) for name, seconds in found.items()})
 
 
+def call_by_call(*ways: Way, calls: int) -> list[float]:
+    """Seconds of one call of each way, medians, where a call of each follows one of the other."""
+    found: list[list[float]] = [[] for _ in ways]
+    time.sleep(PAUSE)
+    ready = time.perf_counter() + SHORTEST
+    while time.perf_counter() < ready:
+        for way in ways:
+            way()
+    for _ in range(calls):
+        for way, seconds in zip(ways, found):
+            start = time.perf_counter()
+            result = way()
+            seconds.append(time.perf_counter() - start)
+            del result
+    return [statistics.median(seconds) for seconds in found]
+
+
+def beside(first: Way, second: Way, rounds: int = ROUNDS) -> tuple[float, float]:
+    """How many times as long two ways take call by call in turns, as each does by itself.
+
+    Args:
+        first, second: each of which has been called before.
+        rounds: how often each is timed.
+    """
+    calls = [way.calls() for way in (first, second)]
+    alone: list[list[float]] = [[], []]
+    turns: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for n, way in enumerate((first, second)):
+            alone[n] += call_by_call(way, calls=calls[n])
+        for n, seconds in enumerate(call_by_call(first, second, calls=min(calls))):
+            turns[n].append(seconds)
+    ratios = [statistics.median(x) / statistics.median(y) for x, y in zip(turns, alone)]
+    return ratios[0], ratios[1]
+
+
 def check(
     name: str, found: Any, exact: torch.Tensor, dtype: torch.dtype, magnitude: float = 0.0
 ) -> None:

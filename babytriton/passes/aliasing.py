@@ -11,9 +11,8 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from babytriton.passes.blocks import nodes
-from babytriton.passes.intrinsics import function_name
 from babytriton.passes.scheduling import RULE
-from babytriton.passes.statements import ADDRESSES, is_number
+from babytriton.passes.statements import has_addresses, is_number
 
 _EACH_ONCE = frozenset({"Elementwise"})
 """The rules whose kernels store each element of a result once."""
@@ -33,7 +32,7 @@ def reads_before_it_writes(
         out: the result.
     """
     rule = str(func.attrs.get(RULE, "")) if func.attrs else ""
-    if rule not in _EACH_ONCE or _has_addresses(func.body):
+    if rule not in _EACH_ONCE or has_addresses(func.body):
         return None
     found = list(_accesses(func.body, contents, out, ()))
     loads = [access for access in found if not access.is_store]
@@ -44,11 +43,6 @@ def reads_before_it_writes(
     if all(any(load.is_before(store) for store in stores) for load in loads):
         return func
     return None
-
-
-def _has_addresses(body: tirx.Stmt) -> bool:
-    """Whether memory is accessed otherwise than by loads and stores."""
-    return any(function_name(call) in ADDRESSES for call in nodes(body, ir.Call))
 
 
 @dataclass(frozen=True)

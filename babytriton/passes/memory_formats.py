@@ -17,6 +17,8 @@ from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, read_by
+from babytriton.passes.blocks import nodes
+from babytriton.passes.statements import has_addresses
 from babytriton.types import MemoryFormat
 
 _TURNED = "babytriton.turned"
@@ -230,7 +232,7 @@ def _reading_memory(
 
 
 def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.PrimFunc | None:
-    """A kernel for what is in the memory of a parameter; None where it is not made of blocks.
+    """A kernel for what is in the memory of a parameter; None where it may not just load elements.
 
     Args:
         func: the kernel.
@@ -238,6 +240,10 @@ def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.P
         axes: of what is in memory, in the order in which they make the parameter.
     """
     buffer = func.params[place]
+    if has_addresses(func.body) or any(
+        block.match_buffers for block in nodes(func.body, s_tir.SBlock)
+    ):
+        return None
     sch = s_tir.Schedule(func, error_render_level="none")
     order = sorted(range(len(axes)), key=axes.__getitem__)
     try:
@@ -249,8 +255,8 @@ def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.P
                         block, ("read", n), lambda *index: [index[axis] for axis in order]
                     )
                     return sch.mod["main"].with_attrs(dict(func.attrs))
-    except (s_tir.ScheduleError, ValueError):
-        return None
+    except s_tir.ScheduleError:
+        pass
     return None
 
 

@@ -74,8 +74,8 @@ def results_as_arguments(mod: IRModule, wanted: Results) -> IRModule:
     function = mod[entry]
     fields = list(function.body.body.fields)
     stored = {function.params[number]: kept for number, kept in formats.items()}
-    places = {field: n for n, field in enumerate(fields)}
-    calls = _Calls.of(function)
+    places = {field: n for n, field in enumerate(fields) if fields.count(field) == 1}
+    calls = _Calls(function)
     orders: dict[int, _Order] = {}
     changed: dict[ir.GlobalVar, tuple[tirx.PrimFunc, _Order]] = {}
     for call in calls.all:
@@ -103,18 +103,22 @@ class _Call:
 
 
 class _Calls:
-    """The calls of kernels in a function, and who reads what they give."""
+    """The calls of kernels in a function, and who reads what they give.
+
+    Args:
+        function: that makes them.
+    """
 
     def __init__(self, function: relax.Function) -> None:
         self.all: list[_Call] = []
         self._read: dict[relax.Var, int] = {}
         self._kernels: list[ir.GlobalVar] = []
-        parts: dict[relax.Var, list[relax.Var]] = {}
+        parts: dict[relax.Var, dict[int, relax.Var]] = {}
         bindings = [binding for block in function.body.blocks for binding in block.bindings]
         for binding in bindings:
             value = getattr(binding, "value", None)
             if isinstance(value, relax.TupleGetItem):
-                parts.setdefault(value.tuple_value, []).append(binding.var)
+                parts.setdefault(value.tuple_value, {})[value.index] = binding.var
             elif value is not None:
                 for var in read_by(binding):
                     self._read[var] = self._read.get(var, 0) + 1
@@ -123,16 +127,12 @@ class _Calls:
             if isinstance(value, ir.Call) and value.op == CALL_TIR:
                 kernel, arguments, *others = value.args
                 self._kernels.append(kernel)
-                results = parts.get(binding.var, [binding.var])
+                found = parts.get(binding.var, {0: binding.var})
                 (type,) = value.ty_args
                 count = len(type.fields) if isinstance(type, ir.TupleType) else 1
-                if not others and len(results) == count:
-                    given = tuple(arguments.fields)
-                    self.all.append(_Call(kernel, given, tuple(results), binding.var))
-
-    @classmethod
-    def of(cls, function: relax.Function) -> _Calls:
-        return cls(function)
+                if not others and len(found) == count:
+                    results = tuple(found[n] for n in range(count))
+                    self.all.append(_Call(kernel, tuple(arguments.fields), results, binding.var))
 
     def are_results_alone(self, call: _Call) -> bool:
         """Whether nothing in the program reads what a call gives."""

@@ -20,6 +20,11 @@ ADDRESSES = frozenset(("buffer_data", "address_of", "tvm_access_ptr"))
 OPAQUE = (tirx.Evaluate, tirx.While, tirx.AttrStmt, tirx.DeclBuffer)
 
 
+def has_addresses(body: tirx.Stmt) -> bool:
+    """Whether memory is accessed otherwise than by loads and stores."""
+    return any(function_name(call) in ADDRESSES for call in nodes(body, ir.Call))
+
+
 def is_number(expr: ir.Expr, number: int) -> bool:
     """Whether an expression is an integer, and which."""
     return isinstance(expr, tirx.IntImm) and int(expr) == number
