@@ -632,6 +632,7 @@ PROGRAMS = (
     Program(matmul, (rand(9, 5), rand(5, 7), rand(9, 7))),
     Program(matmul, (ints(-5, 5, 3, 4), ints(-5, 5, 4, 2), ints(-5, 5, 3, 2))),
     Program(flat_matmul, (rand(9, 5), rand(5, 7), rand(9, 7))),
+    Program(flat_matmul, (rand(40, 33), rand(33, 45), rand(40, 45))),
     Program(gemv, (rand(13, 37), rand(37), zeros(13))),
     Program(gemv, (rand(13, 64, dtype=torch.float64), rand(64), zeros(13))),
     Program(softmax, (rand(7, 65), zeros(7, 65))),

@@ -2,7 +2,8 @@
 
 A tile that would go over the last row is moved up, and some rows are stored twice. The last columns
 get code of their own, in shorter vectors, which computes and stores no more than there is. So
-neither asks at each element where it is.
+neither asks at each element where it is. What is added to the numbers that were there is stored
+once.
 """
 
 from __future__ import annotations
@@ -74,10 +75,11 @@ def at_edges(body: tirx.Stmt) -> tirx.Stmt:
         memory = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
         work = sequence([part for part in parts if not isinstance(part, tirx.AllocBuffer)])
         tile = _Tile(work, frozenset(part.buffer for part in memory), ranges)
-        if rows and height % rows and rows < height:
+        if rows and height % rows and rows < height and not tile.adds:
             tile = tile.moved_up(height, rows)
         if width % columns:
-            work = tile.in_parts(width, columns, _Vectors(lanes, bool(is_filled)))
+            vectors = _Vectors(lanes, bool(is_filled), not tile.adds)
+            work = tile.in_parts(width, columns, vectors)
         else:
             work = tile.body
         return with_parts(loop, sequence([*memory, work]))
@@ -103,6 +105,16 @@ class _Tile:
     body: tirx.Stmt
     memory: frozenset[tirx.Var]
     ranges: Mapping[tirx.Var, ir.Range]
+
+    @property
+    def adds(self) -> bool:
+        """Whether what is stored is computed from what was there."""
+        return any(
+            load.source.same_as(store.buffer)
+            for store in nodes(self.body, tirx.BufferStore)
+            if store.buffer not in self.memory
+            for load in nodes(store.value, ir.TensorLoad)
+        )
 
     def moved_up(self, height: int, rows: int) -> _Tile:
         """The tile no lower than the last one that is whole."""
@@ -257,10 +269,12 @@ class _Vectors:
     Attributes:
         lanes: of a register.
         is_filled: whether there is something to compute with over the last column.
+        may_repeat: whether columns may be stored twice.
     """
 
     lanes: int
     is_filled: bool
+    may_repeat: bool
 
     def of(self, columns: int, is_within: bool) -> Iterator[tuple[int, int, int]]:
         """Their first columns, their sizes, and where in the tile's memory they begin.
@@ -274,7 +288,8 @@ class _Vectors:
         while place < columns:
             rest = columns - place
             size = 1 << (rest.bit_length() - 1)
-            if size < rest < self.lanes and (goes_over or 2 * size <= columns):
+            repeats = self.may_repeat and 2 * size <= columns
+            if size < rest < self.lanes and (goes_over or repeats):
                 size *= 2
             column = place if goes_over else min(place, columns - size)
             yield column, size, column if self.is_filled else place
