@@ -467,6 +467,17 @@ def product(extents: Iterable[Extent]) -> Extent:
     return total
 
 
+def known(extent: ir.Expr) -> Extent:
+    """An extent, as a number if it is one."""
+    found = sym.Analyzer().simplify(extent)
+    return int(found) if isinstance(found, tirx.IntImm) else found
+
+
+def parts(extent: Extent, size: Extent) -> Extent:
+    """How many parts of a size there are, of which the last may have less."""
+    return known(tirx.ceildiv(as_expr(extent), as_expr(size)))
+
+
 def position(variables: Sequence[ir.Expr], extents: Sequence[Extent]) -> ir.Expr:
     """The row-major number of a point."""
     total: ir.Expr = number(0)
@@ -479,6 +490,10 @@ def split(place: ir.Expr, axes: Sequence[Axis]) -> dict[tirx.Var, ir.Expr]:
     """The point with a row-major number."""
     found: dict[tirx.Var, ir.Expr] = {}
     for n, (var, extent) in reversed(list(enumerate(axes))):
-        found[var] = place if n == 0 else tirx.floormod(place, as_expr(extent))
-        place = tirx.floordiv(place, as_expr(extent))
+        divided, rest = tirx.floordiv, tirx.floormod
+        if not isinstance(extent, int):
+            # TVM does not know that sizes are not negative, and would ask which way to round.
+            divided, rest = tirx.truncdiv, tirx.truncmod
+        found[var] = place if n == 0 else rest(place, as_expr(extent))
+        place = divided(place, as_expr(extent))
     return found
