@@ -14,7 +14,7 @@ import babytriton as bt
 from babytriton.runtime import cuda
 from tests.conformance import gpu
 from tests.emulator import emulator
-from tests.unit.test_gpu_programs import along_columns, check, columns, turned
+from tests.unit.test_gpu_programs import along_columns, check, columns, losses, turned
 
 pytestmark = pytest.mark.skipif(
     emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
@@ -203,3 +203,42 @@ def test_users_names_stay_theirs() -> None:
     args = tuple(torch.randn(6, 48) for _ in range(4))
     own = program(fn, *args)
     check(fn, *(torch.randn(70, 41) for _ in range(4)), program=own)
+
+
+def sums(x):
+    return x.sum(), (x * x).mean(), x.max() + x.min(), torch.logsumexp(x.flatten(), 0), x.var()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (7, 33), (300, 1000), (3, 70001)])
+def test_whole_tensors(shape: tuple[int, int]) -> None:
+    own = program(sums, torch.randn(6, 48))
+    assert rules(own) <= {"LongRows", "Elementwise"}
+    check(sums, torch.randn(shape), program=own)
+
+
+def of_a_row(x, w):
+    return torch.softmax(x * w, -1), (x * w).sum(-1) / w.sum()
+
+
+@pytest.mark.parametrize("length", [2, 300, 5000, 70001])
+def test_few_rows_may_be_long(length: int) -> None:
+    shapes = bt.Tensor[(3, "m"), "float32"], bt.Tensor[("m",), "float32"]
+    own = program(of_a_row, *shapes)
+    assert rules(own) <= {"LongRows", "Elementwise"}
+    check(of_a_row, torch.randn(3, length), torch.rand(length) + 1, program=own)
+
+
+def test_large_tensors_fill_the_gpu() -> None:
+    own = program(lambda x: x.sum(), MATRIX)
+    assert blocks(own, n=4096, m=1024) == [512, 1]
+    assert blocks(own, n=2, m=3) == [1, 1]
+    heads = re.findall(r"__global__ void [^{]*", own.source())
+    assert [re.findall(r"\bint (\w+)", head) for head in heads] == [["pieces", "steps"], ["pieces"]]
+
+
+def test_reductions_that_need_nothing_of_each_other_share_a_kernel() -> None:
+    x, t = torch.randn(50, 7), torch.arange(50) % 7
+    own = program(losses, x, t)
+    assert rules(own) == {"LongRows", "Rowwise"}
+    assert len(own.launches) == 1 + 2 + 1  # of rows; their sum and how many there are; argmax
+    check(losses, torch.randn(3000, 9), torch.arange(3000) % 9, program=own)

@@ -14,7 +14,7 @@ from tvm.target import Target
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.combining import adding
 from babytriton.passes.gpu.elementwise import vector_kernel
-from babytriton.passes.gpu.program import Block, Extent, Program, known, parts, product
+from babytriton.passes.gpu.program import Block, Extent, Program, parts, pieces, product
 from babytriton.passes.gpu.threads import thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -137,19 +137,19 @@ class ColumnWriter:
         rows = self.program.row_count
         if is_one(self._pieces):
             return self._kernel(rows, 1, self._of_row, self._finished)
-        pieces, before = told("pieces", self._pieces)
+        count, before = told("pieces", self._pieces)
         return [
             *before,
-            *self._kernel(rows, pieces, self._of_row, self._left),
-            *self._kernel(pieces, 1, self._of_piece, self._finished),
+            *self._kernel(rows, count, self._of_row, self._left),
+            *self._kernel(count, 1, self._of_piece, self._finished),
         ]
 
-    def _kernel(self, rows: Extent, pieces: Extent, read: _Read, finish: _Finish) -> Statements:
+    def _kernel(self, rows: Extent, count: Extent, read: _Read, finish: _Finish) -> Statements:
         """A kernel whose warps take turns along rows, after what it is told.
 
         Args:
             rows: how many there are.
-            pieces: that they are cut into.
+            count: of the pieces that they are cut into.
             read: what takes a row in.
             finish: what is done with all that a piece has.
         """
@@ -157,7 +157,7 @@ class ColumnWriter:
         assert block.start is not None
         begin = block.start
         total = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_vector")
-        at_once = product([pieces, SIDE_BY_SIDE])
+        at_once = product([count, SIDE_BY_SIDE])
         turns, before = told("turns", parts(rows, at_once))
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
@@ -171,7 +171,7 @@ class ColumnWriter:
                 return [tirx.BufferStore(total, begin, [n])]
 
             def step(turn: ir.Expr) -> Statements:
-                turn = turn if piece is None else turn * as_expr(pieces) + piece
+                turn = turn if piece is None else turn * as_expr(count) + piece
                 row, before = named("row", turn * number(SIDE_BY_SIDE) + warp, rows)
                 is_row = below(row, rows, at_once)
                 taken = read(writer, total, row, vector)
@@ -185,8 +185,8 @@ class ColumnWriter:
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
         extents = {"blockIdx.x": parts(self._length, WARP * self._width)}
-        if not is_one(pieces):
-            extents["blockIdx.y"] = pieces
+        if not is_one(count):
+            extents["blockIdx.y"] = count
         extents |= {"threadIdx.y": SIDE_BY_SIDE, "threadIdx.x": WARP}
         return [*before, launched(extents, thread)]
 
@@ -265,5 +265,5 @@ class ColumnWriter:
 def _pieces(length: Extent, width: int, rows: Extent) -> Extent:
     """How many pieces rows are cut into, for the thread blocks of all columns to fill a GPU."""
     tile = number(WARP * width)
-    most = tirx.floordiv(number(BLOCKS) * tile, tirx.Max(as_expr(length), tile))
-    return known(tirx.Max(tirx.Min(most, tirx.floordiv(as_expr(rows), number(ROWS))), number(1)))
+    wanted = tirx.floordiv(number(BLOCKS) * tile, tirx.Max(as_expr(length), tile))
+    return pieces(wanted, tirx.floordiv(as_expr(rows), number(ROWS)))

@@ -478,6 +478,11 @@ def parts(extent: Extent, size: Extent) -> Extent:
     return known(tirx.ceildiv(as_expr(extent), as_expr(size)))
 
 
+def pieces(wanted: Extent, most: Extent) -> Extent:
+    """How many pieces something is cut into: so many, if it has work for them; one at least."""
+    return known(tirx.Max(tirx.Min(as_expr(wanted), as_expr(most)), number(1)))
+
+
 def position(variables: Sequence[ir.Expr], extents: Sequence[Extent]) -> ir.Expr:
     """The row-major number of a point."""
     total: ir.Expr = number(0)

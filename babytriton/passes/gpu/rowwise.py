@@ -19,10 +19,12 @@ from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     WARP,
     as_expr,
+    below,
     both,
     each,
     guarded,
     launched,
+    named,
     number,
     only,
     store,
@@ -238,13 +240,14 @@ class RowWriter:
     def _steps(self, body: Callable[[Vector], Statements]) -> Statements:
         """The thread's vectors one after the other."""
         layout, length = self._layout, self._program.length
-        fits = isinstance(length, int) and length % (layout.threads * layout.width) == 0
 
         def one(step: ir.Expr) -> Statements:
             first = (step * number(layout.threads) + self._lane) * number(layout.width)
+            first, before = named("element", first, length)
             kept = step * number(layout.width) if layout.is_kept else number(0)
             vector = Vector(first, kept, layout.width)
-            return guarded(None if fits else first < as_expr(length), body(vector))
+            is_there = below(first, length, layout.threads * layout.width)
+            return [*before, *guarded(is_there, body(vector))]
 
         kind = tirx.ForKind.UNROLLED if layout.is_kept else tirx.ForKind.SERIAL
         return each("step", layout.steps, one, kind)
