@@ -101,6 +101,17 @@ def test_between_other_axes(fn) -> None:
         check(fn, torch.randn(shape), program=own)
 
 
+def test_more_tiles_than_a_grid_takes_along_its_axes() -> None:
+    def fn(x):
+        return x.transpose(1, 2).contiguous()
+
+    x = torch.randn(65600, 9, 8)
+    own = bt.jit(target=gpu.TARGET)(fn).lower(x).compile()
+    assert rules(own) == {"Transposed"}
+    assert own.launches[0].grid == (65600,)
+    assert torch.equal(gpu.call(own, (x,)), fn(x))
+
+
 @pytest.mark.parametrize(
     ("shape", "sizes"),
     [(("n", 1024), ((3, 1024), (700, 1024))), ((1024, "m"), ((1024, 33), (1024, 700)))],

@@ -14,7 +14,8 @@ from tvm.target import Target
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.combining import adding
 from babytriton.passes.gpu.elementwise import vector_kernel
-from babytriton.passes.gpu.program import Block, Extent, Program, parts, pieces, product
+from babytriton.passes.gpu.extents import Extent, parts, pieces, product
+from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.threads import thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (

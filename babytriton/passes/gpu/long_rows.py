@@ -11,8 +11,9 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, nodes, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
+from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.online import Online, OnlineWriter, is_there, pairs, scaled, settled
-from babytriton.passes.gpu.program import Block, Extent, Program, parts, pieces, product
+from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     as_expr,

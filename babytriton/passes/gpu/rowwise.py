@@ -11,8 +11,9 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, has_shuffles, start
+from babytriton.passes.gpu.extents import Extent
 from babytriton.passes.gpu.online import Online, OnlineWriter, pairs
-from babytriton.passes.gpu.program import Block, Extent, Program
+from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.side_by_side import side_by_side
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer

@@ -246,6 +246,7 @@ def written_out(
         ],
     )
     memory = [*own.values(), *passed]
+    # Where sizes are not known, TVM would count positions from the first that it takes to be used.
     body = sequence([*kept_whole(memory), body])
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=memory)
     return s_tir.Schedule(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root)))
