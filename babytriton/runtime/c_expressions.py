@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 # Tokens: hexadecimal and other floats, names, operators. TVM adds a float's value as a comment.
 _TOKEN = re.compile(
@@ -32,7 +33,15 @@ _BINARY = {
     "||": 1,
 }
 _COMPARISONS = (6, 7)
+_ARITHMETIC = ("*", "/", "%", "+", "-", "&", "^", "|")
 _CONDITIONAL, _UNARY, _POSTFIX = 0, 11, 12
+
+_SHIFTS = ("<<", ">>")
+
+# Types of integers, of which the wider one is what an operation on both is of.
+_INT, _WIDE = "int", "int64_t"
+NO_TYPES: Mapping[str, str] = MappingProxyType({})
+"""Those of names of which nothing is known."""
 
 # Operators that compilers warn of where others stand beside them without parentheses.
 _MIXED = ("&", "|", "^", "<<", ">>", "&&", "||")
@@ -56,37 +65,50 @@ class _Printed:
         text: the whole.
         binds: the operator's place in `_BINARY`, or above all of these.
         parts: of two operands, the first, the operator and the other.
+        type: of integers, if it is known to be one of these.
+        narrow: of an int that is cast to 64 bits, the same without the cast.
     """
 
     text: str
     binds: int
     parts: tuple[str, str, str] | None = None
+    type: str | None = None
+    narrow: _Printed | None = None
 
     def within(self, binds: int) -> str:
         """The text as an operand of what binds so tightly."""
         return self.text if self.binds >= binds else f"({self.text})"
 
 
-def simplified(expression: str) -> str:
-    """The expression with other parentheses, and with numbers as people write them.
+def simplified(expression: str, types: Mapping[str, str] = NO_TYPES) -> str:
+    """The expression without what is not needed, and with numbers as people write them.
+
+    Args:
+        expression: a text with parentheses around each operation, and casts of each integer.
+        types: of names that are integers.
 
     Raises:
         NotAnExpressionError: it could not be read.
     """
-    parser = _Parser(_tokens(expression))
+    parser = _Parser(_tokens(expression), types)
     printed = parser.conditional()
     parser.expect(None)
     return printed.text
 
 
-def assigned(place: str, expression: str) -> str:
+def assigned(place: str, expression: str, types: Mapping[str, str] = NO_TYPES) -> str:
     """An assignment, of what an operation makes of the place itself where it is one.
+
+    Args:
+        place: what is assigned to.
+        expression: what is.
+        types: of names that are integers.
 
     Raises:
         NotAnExpressionError: the place or the expression could not be read.
     """
-    to = simplified(place)
-    parser = _Parser(_tokens(expression))
+    to = simplified(place, types)
+    parser = _Parser(_tokens(expression), types)
     printed = parser.conditional()
     parser.expect(None)
     if printed.parts is not None and printed.parts[0] == to and printed.parts[1] in "+-*/":
@@ -109,8 +131,9 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 class _Parser:
     """Reads an expression, and prints it."""
 
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+    def __init__(self, tokens: list[tuple[str, str]], types: Mapping[str, str]) -> None:
         self._tokens = tokens
+        self._types = types
         self._place = 0
         self._in_address = False  # There, sums are of integers, and in any order.
 
@@ -159,6 +182,7 @@ class _Parser:
             binds = _BINARY[operator]
             self.expect(operator)
             right = self._binary(binds + 1)
+            left, right, type_ = _without_casts(left, operator, right)
             is_mixed = operator in _MIXED
             left_binds = _UNARY if is_mixed and left.binds != binds else binds
             if is_mixed and left.binds in _COMPARISONS and operator in ("&&", "||"):
@@ -168,13 +192,13 @@ class _Parser:
                 right_binds = _UNARY
             if binds in _COMPARISONS:
                 left_binds = right_binds = max(_COMPARISONS) + 1
-            if operator == "+" and self._in_address and right.text == "0":
+            if operator == "+" and self._in_address and (right.narrow or right).text == "0":
                 continue
             if operator == "+" and self._in_address:
                 right_binds = binds
             first, other = left.within(left_binds), right.within(right_binds)
             parts = (first, operator, right.text)
-            left = _Printed(f"{first} {operator} {other}", binds, parts)
+            left = _Printed(f"{first} {operator} {other}", binds, parts, type_)
         return left
 
     def _unary(self) -> _Printed:
@@ -187,7 +211,10 @@ class _Parser:
             return _Printed(f"{operator}{gap}{text}", _UNARY)
         if operator == "(" and (cast := self._cast()) is not None:
             operand = self._within(cast.endswith("*"), self._unary)
-            return _Printed(f"({cast}){operand.within(_UNARY)}", _UNARY)
+            narrow = operand if cast == _WIDE and operand.type == _INT else None
+            text = f"({cast}){operand.within(_UNARY)}"
+            type_ = cast if cast in (_INT, _WIDE) else None
+            return _Printed(text, _UNARY, None, type_, narrow)
         return self._postfix()
 
     def _cast(self) -> str | None:
@@ -211,9 +238,9 @@ class _Parser:
             left = self.conditional()
             self.expect(")")
         elif kind == "number":
-            left = _Printed(number(text), _POSTFIX)
+            left = _Printed(number(text), _POSTFIX, None, _INT if text.isdecimal() else None)
         elif kind in ("name", "text"):
-            left = _Printed(text, _POSTFIX)
+            left = _Printed(text, _POSTFIX, None, self._types.get(text))
         else:
             raise NotAnExpressionError(text)
         while (operator := self._peek()) in ("(", "[", ".", "->"):
@@ -237,6 +264,26 @@ class _Parser:
                 self.expect(",")
         self.expect(")")
         return found
+
+
+def _without_casts(
+    left: _Printed, operator: str, right: _Printed
+) -> tuple[_Printed, _Printed, str | None]:
+    """The operands of an operation without casts that it makes by itself; and its type.
+
+    A first operand keeps its cast, but in products: with the parentheses of a sum that is added,
+    it would be added before to what stands in front of it, in fewer bits.
+    """
+    if operator in _SHIFTS:
+        return left, right.narrow or right, left.type
+    if left.type == right.type == _WIDE:
+        if right.narrow is not None:
+            right = right.narrow
+        elif left.narrow is not None and operator == "*":
+            left = left.narrow
+    is_known = left.type is not None and right.type is not None
+    widest = _WIDE if _WIDE in (left.type, right.type) else _INT
+    return left, right, widest if is_known and operator in _ARITHMETIC else None
 
 
 def number(text: str) -> str:

@@ -33,6 +33,8 @@ _NUMBERED = re.compile(r"(\w+?)_\d+")
 _STATEMENT = re.compile(r"^(\s*)(.*?);$", re.S)
 _DECLARATION = re.compile(r"^((?:const )?(?:[a-z]\w* )+\*?)(\w+) = (.*)$", re.S)
 _LOOP = re.compile(r"^(\s*)for \((\w+) (\w+) = (.*?); (.*?); (.*?)\) \{$")
+# What declares an integer, or several at places.
+_INTEGER = re.compile(r"\b(int|int64_t) (\w+)\b")
 _CONDITION = re.compile(r"^(\s*)(if|while|\} else if) \((.*)\) \{$")
 
 
@@ -98,7 +100,8 @@ def _kernel(text: str) -> str:
     text = text.replace("(uint)4294967295", "0xffffffff")
     text = _with_names(text)
     head, _, body = text.partition("{\n")
-    lines = [_line(line) for line in body.splitlines()]
+    types = _types(text)
+    lines = [_line(line, types) for line in body.splitlines()]
     return "\n".join([head + "{", *_with_short_loops(_without_moves(lines)), ""])
 
 
@@ -191,28 +194,37 @@ _RESERVED = re.compile(
 )
 
 
-def _line(line: str) -> str:
+def _types(text: str) -> dict[str, str]:
+    """The types of integers, by name; not of those of which there are two of other types."""
+    found: dict[str, set[str]] = {}
+    for type_, name in _INTEGER.findall(text):
+        found.setdefault(name, set()).add(type_)
+    return {name: types.pop() for name, types in found.items() if len(types) == 1}
+
+
+def _line(line: str, types: Mapping[str, str]) -> str:
     try:
-        return _statement(line)
+        return _statement(line, types)
     except NotAnExpressionError:
         return line
 
 
-def _statement(line: str) -> str:
+def _statement(line: str, types: Mapping[str, str]) -> str:
     if loop := _LOOP.match(line):
         indent, type_, name, start, test, step = loop.groups()
-        return f"{indent}for ({type_} {name} = {simplified(start)}; {simplified(test)}; {step}) {{"
+        first, test = simplified(start, types), simplified(test, types)
+        return f"{indent}for ({type_} {name} = {first}; {test}; {step}) {{"
     if condition := _CONDITION.match(line):
         indent, word, test = condition.groups()
-        return f"{indent}{word} ({simplified(test)}) {{"
+        return f"{indent}{word} ({simplified(test, types)}) {{"
     statement = _STATEMENT.match(line)
     if statement is None:
         return line
     indent, text = statement.groups()
     if declaration := _DECLARATION.match(text):
         type_, name, value = declaration.groups()
-        return f"{indent}{type_}{name} = {simplified(value)};"
+        return f"{indent}{type_}{name} = {simplified(value, types)};"
     left, equals, right = text.partition(" = ")
     if equals:
-        return f"{indent}{assigned(left, right)};"
-    return f"{indent}{simplified(text)};" if "(" in text else line
+        return f"{indent}{assigned(left, right, types)};"
+    return f"{indent}{simplified(text, types)};" if "(" in text else line

@@ -225,6 +225,31 @@ def test_expressions(given: str, expected: str) -> None:
     assert simplified(given) == expected
 
 
+INTEGERS = {"i": "int", "j": "int", "n": "int64_t", "m": "int64_t"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("((((int64_t)i) * (int64_t)32) + ((int64_t)j))", "(int64_t)i * 32 + j"),
+        ("(((int64_t)i) * n)", "i * n"),
+        ("(n * ((int64_t)(i + j)))", "n * (i + j)"),
+        ("(((int64_t)i) < n)", "(int64_t)i < n"),
+        ("(n < ((int64_t)i))", "n < i"),
+        ("x[(((int64_t)i) + (((int64_t)j) + n))]", "x[(int64_t)i + (int64_t)j + n]"),
+        ("((int)((m + (int64_t)255) >> (int64_t)8))", "(int)((m + 255) >> 8)"),
+        ("(((int64_t)i) << ((int64_t)j))", "(int64_t)i << j"),
+        ("*(float4*)(x + ((int64_t)0))", "*(float4*)x"),
+        ("(n + ((int64_t)y))", "n + (int64_t)y"),
+        ("(n * ((int64_t)4.5f))", "n * (int64_t)4.5f"),
+        ("(n + ((int64_t)x[i]))", "n + (int64_t)x[i]"),
+        ("max((int64_t)0, n)", "max((int64_t)0, n)"),
+    ],
+)
+def test_casts_that_say_nothing(given: str, expected: str) -> None:
+    assert simplified(given, INTEGERS) == expected
+
+
 def test_assignments() -> None:
     assert assigned("a[(i + 1)]", "(a[(i + 1)] + (b * c))") == "a[i + 1] += b * c"
     assert assigned("a", "((a + b) + c)") == "a = a + b + c"

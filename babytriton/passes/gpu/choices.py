@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from babytriton.passes.blocks import nodes, uses
-from babytriton.passes.gpu.program import Axis, Block
+from babytriton.passes.gpu.extents import Axis
+from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writing import number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.statements import at_step

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
+from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.combining import adding
 from babytriton.passes.gpu.elementwise import vector_kernel
+from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.threads import thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     WARP,
+    Place,
     as_expr,
+    below,
     both,
     copy_vector,
     each,
     guarded,
     launched,
+    named,
     number,
     shared,
+    told,
     written_out,
 )
 
@@ -36,16 +42,21 @@ SIDE_BY_SIDE = 8
 BLOCKS = 512
 ROWS = 4 * SIDE_BY_SIDE
 
+# What takes a row into a vector of totals; and what is done with these, of a piece if there are
+# several.
+_Read: TypeAlias = Callable[[Writer, tirx.Var, ir.Expr, Vector], Statements]
+_Finish: TypeAlias = Callable[[Writer, tirx.Var, ir.Expr | None, Vector], Statements]
+
 
 class Columns(ScheduleRule):
     """Takes reductions along other axes than the last, with pointwise blocks around them.
 
     Gives each warp vectors of columns that lie beside each other; the warps of a block take turns
     along the rows, and combine what they have in shared memory. Where the columns alone do not
-    fill a GPU, the rows are cut into pieces, whose results a second kernel combines. Pointwise
-    blocks that have a value for each column are done by the kernel that ends a reduction; others
-    are kernels of their own. Stands aside for what is not read along the last axis, and for sizes
-    that a call tells.
+    fill a GPU, the rows are cut into pieces, whose results a second kernel combines; of sizes that
+    a call tells, into as many as it computes then. Pointwise blocks that have a value for each
+    column are done by the kernel that ends a reduction; others are kernels of their own. Stands
+    aside for what is not read along the last axis.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -95,21 +106,17 @@ class ColumnWriter:
 
     Attributes:
         program: what is computed.
-        length: the number of columns.
-        rows: what is reduced for each.
     """
 
     program: Program
-    length: int
-    rows: int
 
     def __post_init__(self) -> None:
         self._width = min(self.program.vector(has_tail=False), 8)
-        self._tiles = -(-self.length // (WARP * self._width))
-        self._pieces = max(1, min(BLOCKS // self._tiles, self.rows // ROWS))
+        self._length = self.program.length
+        self._pieces = _pieces(self._length, self._width, self.program.row_count)
         first = self.program.blocks[0]
-        name, count = f"{first.buffer.name}_of_pieces", number(self._pieces * self.length)
-        self._partial = tirx.decl_buffer((count,), first.dtype, name)
+        name, count = f"{first.buffer.name}_of_pieces", product([self._pieces, self._length])
+        self._partial = tirx.decl_buffer((as_expr(count),), first.dtype, name)
 
     @classmethod
     def of(cls, sch: s_tir.Schedule, group: Sequence[SBlockInfo]) -> ColumnWriter | None:
@@ -119,62 +126,93 @@ class ColumnWriter:
             return None
         if not any(access.moves for reader, access in program.accesses() if reader == 0):
             return None
-        if not isinstance(program.length, int) or not isinstance(program.row_count, int):
-            return None
-        return cls(program, program.length, program.row_count)
+        return cls(program)
 
     @property
     def passed(self) -> list[tirx.Var]:
         """Memory for what one of its kernels leaves for the other."""
-        return [self._partial] if self._pieces > 1 else []
+        return [] if is_one(self._pieces) else [self._partial]
 
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one of pieces and one that combines them."""
-        return [self._of_pieces(), *([self._of_results()] if self._pieces > 1 else [])]
+        rows = self.program.row_count
+        if is_one(self._pieces):
+            return self._kernel(rows, 1, self._of_row, self._finished)
+        count, before = told("pieces", self._pieces)
+        return [
+            *before,
+            *self._kernel(rows, count, self._of_row, self._left),
+            *self._kernel(count, 1, self._of_piece, self._finished),
+        ]
 
-    def _of_pieces(self) -> tirx.Stmt:
-        """The kernel that goes along the rows."""
+    def _kernel(self, rows: Extent, count: Extent, read: _Read, finish: _Finish) -> Statements:
+        """A kernel whose warps take turns along rows, after what it is told.
+
+        Args:
+            rows: how many there are.
+            count: of the pieces that they are cut into.
+            read: what takes a row in.
+            finish: what is done with all that a piece has.
+        """
         writer, block = Writer(self.program, self._width, self._width), self.program.blocks[0]
         assert block.start is not None
         begin = block.start
         total = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_vector")
+        at_once = product([count, SIDE_BY_SIDE])
+        turns, before = told("turns", parts(rows, at_once))
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
-            lane, warp, piece = ids["threadIdx.x"], ids["threadIdx.y"], number(0)
-            if self._pieces > 1:
-                piece = ids["blockIdx.y"]
+            lane, warp, piece = ids["threadIdx.x"], ids["threadIdx.y"], ids.get("blockIdx.y")
             first = (ids["blockIdx.x"] * number(WARP) + lane) * number(self._width)
+            first, body = named("column", first, self._length)
             vector = Vector(first, number(0), self._width)
-            fits = self.length % (WARP * self._width) == 0
-            is_there = None if fits else first < number(self.length)
+            is_there = below(first, self._length, WARP * self._width)
 
             def clear(n: ir.Expr) -> Statements:
                 return [tirx.BufferStore(total, begin, [n])]
 
             def step(turn: ir.Expr) -> Statements:
-                place = (turn * number(self._pieces) + piece) * number(SIDE_BY_SIDE) + warp
-                writer.row = lambda: place
-                whole = self.rows % (self._pieces * SIDE_BY_SIDE) == 0
-                is_row = None if whole else place < number(self.rows)
-                body = writer.elements(0, block, vector, lambda n, x: adding(block, total, n)(x))
-                return guarded(both(is_there, is_row), body)
+                turn = turn if piece is None else turn * as_expr(count) + piece
+                row, before = named("row", turn * number(SIDE_BY_SIDE) + warp, rows)
+                is_row = below(row, rows, at_once)
+                taken = read(writer, total, row, vector)
+                return [*before, *guarded(both(is_there, is_row), taken)]
 
-            turns = -(-self.rows // (self._pieces * SIDE_BY_SIDE))
-            body = each("lane", self._width, clear)
+            body += each("lane", self._width, clear)
             body += each("turn", turns, step, tirx.ForKind.SERIAL)
             body += self._across_warps(writer, block, total, lane, warp)
-            if self._pieces > 1:
-                to = (self._partial, piece * number(self.length) + first)
-                done = copy_vector(self._width, to, (total, number(0)))
-            else:
-                done = self._finished(writer, block, total, vector)
+            done = finish(writer, total, piece, vector)
             body += guarded(both(tirx.EQ(warp, number(0)), is_there), done)
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
-        extents = {"blockIdx.x": self._tiles, "threadIdx.y": SIDE_BY_SIDE, "threadIdx.x": WARP}
-        if self._pieces > 1:
-            extents["blockIdx.y"] = self._pieces
-        return launched(dict(extents), thread)
+        extents = {"blockIdx.x": parts(self._length, WARP * self._width)}
+        if not is_one(count):
+            extents["blockIdx.y"] = count
+        extents |= {"threadIdx.y": SIDE_BY_SIDE, "threadIdx.x": WARP}
+        return [*before, launched(extents, thread)]
+
+    def _of_row(self, writer: Writer, total: tirx.Var, row: ir.Expr, vector: Vector) -> Statements:
+        """What takes in what is reduced."""
+        block = self.program.blocks[0]
+        writer.row = lambda: row
+        return writer.elements(0, block, vector, lambda n, x: adding(block, total, n)(x))
+
+    def _of_piece(
+        self, writer: Writer, total: tirx.Var, piece: ir.Expr, vector: Vector
+    ) -> Statements:
+        """What takes in the results of a piece."""
+        block = self.program.blocks[0]
+        own = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_of_piece")
+        read = copy_vector(self._width, (own, number(0)), self._of_pieces(piece, vector))
+
+        def take(n: ir.Expr) -> Statements:
+            return adding(block, total, n)(tirx.BufferLoad(own, [n]))
+
+        return [*read, *each("lane", self._width, take)]
+
+    def _of_pieces(self, piece: ir.Expr, vector: Vector) -> Place:
+        """Where the results of a piece are."""
+        return self._partial, piece * as_expr(self._length) + vector.first
 
     def _across_warps(
         self, writer: Writer, block: Block, total: tirx.Var, lane: ir.Expr, warp: ir.Expr
@@ -200,42 +238,18 @@ class ColumnWriter:
         is_first = tirx.EQ(warp, number(0))
         return [*each("lane", self._width, put), *guarded(is_first, others)]
 
-    def _of_results(self) -> tirx.Stmt:
-        """The kernel that combines the pieces of each column."""
-        writer, block = Writer(self.program, self._width, self._width), self.program.blocks[0]
-        assert block.start is not None
-        begin = block.start
-        total = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_vector")
-        own = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_of_piece")
-        threads = min(256, -(-self.length // self._width))
-
-        def thread(ids: dict[str, ir.Expr]) -> Statements:
-            first = (ids["blockIdx.x"] * number(threads) + ids["threadIdx.x"]) * number(self._width)
-            vector = Vector(first, number(0), self._width)
-
-            def take(piece: ir.Expr) -> Statements:
-                place = piece * number(self.length) + first
-                body = copy_vector(self._width, (own, number(0)), (self._partial, place))
-                return body + each(
-                    "lane",
-                    self._width,
-                    lambda n: adding(block, total, n)(tirx.BufferLoad(own, [n])),
-                )
-
-            body = each("lane", self._width, lambda n: [tirx.BufferStore(total, begin, [n])])
-            body += each("piece", self._pieces, take, tirx.ForKind.SERIAL)
-            body += self._finished(writer, block, total, vector)
-            fits = self.length % (threads * self._width) == 0
-            is_there = None if fits else first < as_expr(self.length)
-            return [*map(tirx.AllocBuffer, writer.allocations), *guarded(is_there, body)]
-
-        blocks = -(-self.length // (threads * self._width))
-        return launched({"blockIdx.x": blocks, "threadIdx.x": threads}, thread)
+    def _left(
+        self, writer: Writer, total: tirx.Var, piece: ir.Expr | None, vector: Vector
+    ) -> Statements:
+        """The stores of a piece's results."""
+        assert piece is not None
+        return copy_vector(self._width, self._of_pieces(piece, vector), (total, number(0)))
 
     def _finished(
-        self, writer: Writer, block: Block, total: tirx.Var, vector: Vector
+        self, writer: Writer, total: tirx.Var, piece: ir.Expr | None, vector: Vector
     ) -> Statements:
         """The stores of the columns' results, once they are known."""
+        block = self.program.blocks[0]
         writer.row = lambda: number(0)
         writer.computed(block, total)
         done: Statements = []
@@ -247,3 +261,10 @@ class ColumnWriter:
         for place, other in enumerate(self.program.blocks[1:], 1):
             done += writer.pointwise(place, other)(vector)
         return done
+
+
+def _pieces(length: Extent, width: int, rows: Extent) -> Extent:
+    """How many pieces rows are cut into, for the thread blocks of all columns to fill a GPU."""
+    tile = number(WARP * width)
+    wanted = tirx.floordiv(number(BLOCKS) * tile, tirx.Max(as_expr(length), tile))
+    return pieces(wanted, tirx.floordiv(as_expr(rows), number(ROWS)))

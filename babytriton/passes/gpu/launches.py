@@ -17,7 +17,7 @@ _AXES = ("x", "y", "z")
 def launches_of(mod: IRModule) -> tuple[KernelLaunch, ...]:
     """The launches of each function's kernels, in order."""
     return tuple(
-        _launch(var.name_hint, place, kernel)
+        _launch(func, var.name_hint, place, kernel)
         for var, func in mod.functions_items()
         if isinstance(func, tirx.PrimFunc)
         for place, kernel in enumerate(_kernels(func))
@@ -38,11 +38,13 @@ def _kernels(func: tirx.PrimFunc) -> list[tirx.For]:
     return found
 
 
-def _launch(function: str, place: int, kernel: tirx.For) -> KernelLaunch:
+def _launch(func: tirx.PrimFunc, function: str, place: int, kernel: tirx.For) -> KernelLaunch:
+    told = {bind.var: bind.value for bind in nodes(func.body, tirx.Bind)}
     extents: dict[str, int | str] = {}
     for loop in nodes(kernel, tirx.For):
         if loop.thread_binding is not None:
-            extents[str(loop.thread_binding.thread_tag)] = extent_of(loop.extent)
+            extent = tvm_ffi.structural_map(loop.extent, (ir.Var, lambda var: told.get(var, var)))
+            extents[str(loop.thread_binding.thread_tag)] = extent_of(extent)
     grid, block = (_sizes(extents, kind) for kind in ("blockIdx", "threadIdx"))
     return KernelLaunch(of_launch(function, place), function, grid, block)
 
@@ -53,7 +55,7 @@ def extent_of(extent: ir.Expr) -> int | str:
         return int(extent)
     if isinstance(extent, tirx.Cast):
         return extent_of(extent.value)
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
+    return re.sub(r"T\.int64\((-?\d+)\)|T\.", r"\1", str(extent))
 
 
 def _sizes(extents: dict[str, int | str], kind: str) -> tuple[int | str, ...]:

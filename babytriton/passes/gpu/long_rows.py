@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, open_kernel
+from babytriton.passes.blocks import inline_cheap, nodes, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
+from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.online import Online, OnlineWriter, is_there, pairs, scaled, settled
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
+    as_expr,
+    below,
     each,
     guarded,
     launched,
+    named,
     number,
     only,
     store,
+    told,
     written_out,
 )
 from babytriton.passes.nests import offset
@@ -47,7 +52,8 @@ class LongRows(ScheduleRule):
     Cuts each row into pieces, a thread block for each. A reduction leaves a result for each piece
     in memory; the kernels after it begin by combining these, each in the same order. So results
     do not depend on the order in which blocks run. A maximum and the sum of exponentials after it
-    share a kernel: a softmax reads its rows twice.
+    share a kernel: a softmax reads its rows twice. Rows of a length that a call tells may be long:
+    they are cut into as many pieces as it computes then.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -72,9 +78,8 @@ def _is_long(program: Program) -> bool:
     rows, length = program.row_count, program.length
     return (
         isinstance(rows, int)
-        and isinstance(length, int)
         and rows <= MANY_ROWS
-        and length >= LONG
+        and not (isinstance(length, int) and length < LONG)
         and any(access.moves for _, access in program.accesses())
     )
 
@@ -95,7 +100,7 @@ class PieceWriter:
 
     program: Program
     rows: int
-    pieces: int
+    pieces: Extent
     width: int
     partial: dict[int, tirx.Var] = field(default_factory=dict)
     shifts: dict[int, tirx.Var] = field(default_factory=dict)
@@ -103,52 +108,72 @@ class PieceWriter:
     def __post_init__(self) -> None:
         self._tops = {pair.top: pair for pair in pairs(self.program)}
         self._totals = {pair.total: pair for pair in self._tops.values()}
+        self._count, first = told("pieces", self.pieces)
+        self._at_once = product([self._count, THREADS * self.width])
+        self._turns, second = told("steps", parts(self.program.length, self._at_once))
+        self._told = [*first, *second]
 
     @classmethod
     def of(cls, program: Program) -> PieceWriter:
         """For a program of long rows."""
         assert isinstance(program.row_count, int)
-        assert isinstance(program.length, int)
         width = program.vector(has_tail=False)
-        most = program.length // (THREADS * VECTORS * width)
-        pieces = max(1, min(BLOCKS // program.row_count, most))
-        return cls(program, program.row_count, pieces, width)
+        most = tirx.floordiv(as_expr(program.length), number(THREADS * VECTORS * width))
+        count = pieces(BLOCKS // program.row_count, most)
+        return cls(program, program.row_count, count, width)
 
     def written_out(self, func: tirx.PrimFunc) -> s_tir.Schedule:
-        """The function as a kernel for each block that goes along the rows, and one for values."""
-        kernels = [
-            self._along_rows(place, block)
-            for place, block in enumerate(self.program.blocks)
-            if block.has_elements and place not in self._totals
-        ]
+        """The function as a kernel for each way along the rows, and one for their values."""
+        kernels = [self._along_rows(places) for places in self._ways()]
         if any(block.is_result for block in self._of_rows(len(self.program.blocks))):
             kernels.append(self._of_row_values())
         passed = [*self.partial.values(), *self.shifts.values()]
-        return written_out(func, kernels, passed)
+        return written_out(func, [*self._told, *kernels], passed)
 
     def _of_rows(self, end: int) -> list[Block]:
         """The blocks before a place that have a value for each row."""
         blocks = self.program.blocks[:end]
         return [block for block in blocks if block.combine is not None or not block.has_elements]
 
-    def _along_rows(self, place: int, block: Block) -> tirx.Stmt:
-        """The kernel of a block that goes along the rows."""
+    def _ways(self) -> list[list[int]]:
+        """The places of the blocks that go along the rows; of those in one list that do it at once.
+
+        Reductions do where the later ones need nothing that is computed from the first one on.
+        """
+        blocks, found = self.program.blocks, list[list[int]]()
+        plain = {n for n, x in enumerate(blocks) if x.combine is not None and n not in self._tops}
+        for place, block in enumerate(blocks):
+            if not block.has_elements or place in self._totals:
+                continue
+            way = found[-1] if found else []
+            since = {other.buffer for other in blocks[way[0] : place]} if way else set()
+            read = {load.source for load in nodes(block.value, ir.TensorLoad)}
+            if way and plain.issuperset([*way, place]) and not read & since:
+                way.append(place)
+            else:
+                found.append([place])
+        return found
+
+    def _along_rows(self, places: Sequence[int]) -> tirx.Stmt:
+        """The kernel of blocks that go along the rows."""
         writer = Writer(self.program, self.width, self.width)
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
             writer.row = lambda: ids["blockIdx.y"]
-            body = [*writer.load_of_rows(), *self._replayed(writer, place, lane)]
-            if block.combine is None:
-                body += self._steps(piece, lane, writer.pointwise(place, block))
-            elif place in self._tops:
-                body += self._both(writer, self._tops[place], piece, lane)
-            else:
-                body += self._reduction(writer, place, piece, lane)
+            body = [*writer.load_of_rows(), *self._replayed(writer, places[0], lane)]
+            for place in places:
+                block = self.program.blocks[place]
+                if block.combine is None:
+                    body += self._steps(piece, lane, writer.pointwise(place, block))
+                elif place in self._tops:
+                    body += self._both(writer, self._tops[place], piece, lane)
+                else:
+                    body += self._reduction(writer, place, piece, lane)
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
-        extents = {"blockIdx.x": self.pieces, "blockIdx.y": self.rows, "threadIdx.x": THREADS}
-        return launched(dict(extents), thread)
+        extents = {"blockIdx.x": self._count, "blockIdx.y": self.rows, "threadIdx.x": THREADS}
+        return launched(extents, thread)
 
     def _reduction(self, writer: Writer, place: int, piece: ir.Expr, lane: ir.Expr) -> Statements:
         """What a piece has of a reduction, left in memory."""
@@ -191,14 +216,14 @@ class PieceWriter:
 
     def _of_pieces(self, name: str, dtype: str) -> tirx.Var:
         """Memory for a number of each piece."""
-        return tirx.decl_buffer((number(self.rows * self.pieces),), dtype, name)
+        return tirx.decl_buffer((as_expr(product([self.rows, self.pieces])),), dtype, name)
 
     def _left(
         self, writer: Writer, piece: ir.Expr, lane: ir.Expr, left: dict[tirx.Var, tirx.Var]
     ) -> Statements:
         """What is in registers, stored for the kernels after this one."""
         puts = [
-            store(partial, only(value), writer.row() * number(self.pieces) + piece)
+            store(partial, only(value), writer.row() * as_expr(self._count) + piece)
             for partial, value in left.items()
         ]
         return guarded(tirx.EQ(lane, number(0)), puts)
@@ -246,16 +271,15 @@ class PieceWriter:
             piece = step * number(THREADS) + lane
 
             def of_piece(buffer: tirx.Var) -> ir.Expr:
-                return tirx.BufferLoad(buffer, [writer.row() * number(self.pieces) + piece])
+                return tirx.BufferLoad(buffer, [writer.row() * as_expr(self._count) + piece])
 
             body = add(of_piece(partial))
             if shift is not None:
                 value = scaled(of_piece(partial), of_piece(self.shifts[place]), only(shift))
                 body = guarded(is_there(of_piece(partial)), add(value))
-            is_piece = None if self.pieces % THREADS == 0 else piece < number(self.pieces)
-            return guarded(is_piece, body)
+            return guarded(below(piece, self._count, THREADS), body)
 
-        steps = each("step", -(-self.pieces // THREADS), take, tirx.ForKind.SERIAL)
+        steps = each("step", parts(self._count, THREADS), take, tirx.ForKind.SERIAL)
         together = self._team(writer, lane).combine(block, total)
         rest = [] if shift is None else settled(total, shift)
         return [*body, *steps, *together, *rest]
@@ -264,14 +288,13 @@ class PieceWriter:
         self, piece: ir.Expr, lane: ir.Expr, body: Callable[[Vector], Statements]
     ) -> Statements:
         """The thread's vectors one after the other: pieces take turns along the row."""
-        assert isinstance(self.program.length, int)
-        whole = self.pieces * THREADS * self.width
-        fits = self.program.length % whole == 0
+        length = self.program.length
 
         def one(step: ir.Expr) -> Statements:
-            turn = step * number(self.pieces) + piece
+            turn = step * as_expr(self._count) + piece
             first = (turn * number(THREADS) + lane) * number(self.width)
+            first, before = named("element", first, length)
             vector = Vector(first, number(0), self.width)
-            return guarded(None if fits else first < number(self.program.length), body(vector))
+            return [*before, *guarded(below(first, length, self._at_once), body(vector))]
 
-        return each("step", -(-self.program.length // whole), one, tirx.ForKind.SERIAL)
+        return each("step", self._turns, one, tirx.ForKind.SERIAL)

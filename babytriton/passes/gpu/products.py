@@ -20,7 +20,7 @@ from babytriton.passes.blocks import (
     written,
 )
 from babytriton.passes.contractions import factors
-from babytriton.passes.gpu.program import Axis
+from babytriton.passes.gpu.extents import Axis
 from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
 from babytriton.passes.nests import offset
 

@@ -5,9 +5,8 @@ A kernel works on rows; a row has elements. Elementwise kernels are a single row
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -15,12 +14,10 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.blocks import is_one, is_output, nodes, same_extents, uses
 from babytriton.passes.forms import is_own_place
-from babytriton.passes.gpu.writing import VECTOR, as_expr, item_bytes, number
+from babytriton.passes.gpu.extents import Axis, Extent, position, product
+from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import at_zero, is_equal, offset
-
-Extent: TypeAlias = int | ir.Expr
-Axis: TypeAlias = tuple[tirx.Var, Extent]
 
 # How partial results become one, and what leaves any result as it is: each thread starts from it.
 _COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
@@ -454,31 +451,3 @@ def _with_names(place: ir.Expr) -> ir.Expr:
         return known[-1][1]
 
     return tvm_ffi.structural_map(place, (ir.TensorLoad, name))
-
-
-def product(extents: Iterable[Extent]) -> Extent:
-    """How many points axes have together."""
-    total: Extent = 1
-    for extent in extents:
-        if isinstance(total, int) and isinstance(extent, int):
-            total *= extent
-        else:
-            total = as_expr(total) * as_expr(extent)
-    return total
-
-
-def position(variables: Sequence[ir.Expr], extents: Sequence[Extent]) -> ir.Expr:
-    """The row-major number of a point."""
-    total: ir.Expr = number(0)
-    for variable, extent in zip(variables, extents):
-        total = total * as_expr(extent) + variable
-    return total
-
-
-def split(place: ir.Expr, axes: Sequence[Axis]) -> dict[tirx.Var, ir.Expr]:
-    """The point with a row-major number."""
-    found: dict[tirx.Var, ir.Expr] = {}
-    for n, (var, extent) in reversed(list(enumerate(axes))):
-        found[var] = place if n == 0 else tirx.floormod(place, as_expr(extent))
-        place = tirx.floordiv(place, as_expr(extent))
-    return found

@@ -11,18 +11,21 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, has_shuffles, start
+from babytriton.passes.gpu.extents import Extent
 from babytriton.passes.gpu.online import Online, OnlineWriter, pairs
-from babytriton.passes.gpu.program import Block, Extent, Program
+from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.side_by_side import side_by_side
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     WARP,
     as_expr,
+    below,
     both,
     each,
     guarded,
     launched,
+    named,
     number,
     only,
     store,
@@ -238,13 +241,14 @@ class RowWriter:
     def _steps(self, body: Callable[[Vector], Statements]) -> Statements:
         """The thread's vectors one after the other."""
         layout, length = self._layout, self._program.length
-        fits = isinstance(length, int) and length % (layout.threads * layout.width) == 0
 
         def one(step: ir.Expr) -> Statements:
             first = (step * number(layout.threads) + self._lane) * number(layout.width)
+            first, before = named("element", first, length)
             kept = step * number(layout.width) if layout.is_kept else number(0)
             vector = Vector(first, kept, layout.width)
-            return guarded(None if fits else first < as_expr(length), body(vector))
+            is_there = below(first, length, layout.threads * layout.width)
+            return [*before, *guarded(is_there, body(vector))]
 
         kind = tirx.ForKind.UNROLLED if layout.is_kept else tirx.ForKind.SERIAL
         return each("step", layout.steps, one, kind)

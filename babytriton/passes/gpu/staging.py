@@ -9,8 +9,8 @@ from __future__ import annotations
 from tvm import ir, sym, tirx
 
 from babytriton.ops.cuda_code import defined
+from babytriton.passes.gpu.extents import split
 from babytriton.passes.gpu.products import Operand, Product, at_point, points_of
-from babytriton.passes.gpu.program import split
 from babytriton.passes.gpu.writer import Statements
 from babytriton.passes.gpu.writing import (
     VECTOR,

@@ -19,8 +19,8 @@ from babytriton.ops.choice import TENSOR_CORES
 from babytriton.ops.cuda_code import defined
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.contractions import has_few_rows
+from babytriton.passes.gpu.extents import split
 from babytriton.passes.gpu.products import Product, Result, at_point, points_of, results_of
-from babytriton.passes.gpu.program import split
 from babytriton.passes.gpu.staging import (
     BARRIER,
     COLUMNS,

@@ -10,7 +10,8 @@ from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.gpu.choices import choice
-from babytriton.passes.gpu.program import Access, Block, Program, loads_made, split
+from babytriton.passes.gpu.extents import split
+from babytriton.passes.gpu.program import Access, Block, Program, loads_made
 from babytriton.passes.gpu.writing import (
     copy_vector,
     each,

@@ -37,10 +37,12 @@ def as_expr(extent: int | ir.Expr) -> ir.Expr:
     return number(extent) if isinstance(extent, int) else extent
 
 
-def _as_index(extent: int | ir.Expr) -> ir.Expr:
+def as_index(extent: int | ir.Expr) -> ir.Expr:
     """An extent as a loop has it."""
     if isinstance(extent, int | tirx.IntImm):
         return tirx.const(int(extent), INDEX)
+    if isinstance(extent, tirx.Cast) and str(extent.value.ty.dtype) == INDEX:
+        return extent.value
     return tirx.Cast(INDEX, extent)
 
 
@@ -91,7 +93,7 @@ def each(
         return list(body(number(0)))
     variable = tirx.Var(name, INDEX)
     whole = sequence(list(body(tirx.Cast("int64", variable))))
-    return [tirx.For(variable, tirx.const(0, INDEX), _as_index(extent), kind, whole)]
+    return [tirx.For(variable, tirx.const(0, INDEX), as_index(extent), kind, whole)]
 
 
 Place = tuple[tirx.Var, ir.Expr]
@@ -161,6 +163,43 @@ def both(*tests: ir.Expr | None) -> ir.Expr | None:
     return whole
 
 
+def below(place: ir.Expr, count: int | ir.Expr, step: int | ir.Expr) -> ir.Expr | None:
+    """Whether a place is one of so many; None if each is, since these are a number of steps."""
+    if isinstance(count, int) and isinstance(step, int) and count % step == 0:
+        return None
+    return place < as_expr(count)
+
+
+def named(name: str, place: ir.Expr, extent: int | ir.Expr) -> tuple[ir.Expr, list[tirx.Stmt]]:
+    """A place on an axis under a name, and what gives it that name.
+
+    As it stands on an axis of known length: what is computed from a name has 64 bits, since TVM
+    does not know how large it gets.
+
+    Args:
+        name: of the variable.
+        place: that.
+        extent: of the axis.
+    """
+    if isinstance(extent, int):
+        return place, []
+    variable = tirx.Var(name, "int64")
+    return variable, [tirx.Bind(variable, place)]
+
+
+def told(name: str, extent: int | ir.Expr) -> tuple[int | ir.Expr, list[tirx.Stmt]]:
+    """An extent that kernels are told; what computes it before they are launched, if that does.
+
+    Args:
+        name: of the kernels' parameter.
+        extent: a number, which needs no telling, or what the call computes of sizes.
+    """
+    if isinstance(extent, int):
+        return extent, []
+    variable = tirx.Var(name, INDEX)
+    return tirx.Cast("int64", variable), [tirx.Bind(variable, as_index(extent))]
+
+
 def launched(
     extents: dict[str, int | ir.Expr],
     body: Callable[[dict[str, ir.Expr]], Sequence[tirx.Stmt]],
@@ -177,7 +216,7 @@ def launched(
     whole = tirx.AttrStmt(number(0), _AS_PRAGMA, number(0), whole)
     for tag, extent in reversed(extents.items()):
         axis = tirx.IterVar(None, variables[tag], tirx.IterVar.ThreadIndex, tag)
-        size = _as_index(extent)
+        size = as_index(extent)
         kind, zero = tirx.ForKind.THREAD_BINDING, tirx.const(0, INDEX)
         whole = tirx.For(variables[tag], zero, size, kind, whole, axis)
     return whole
@@ -206,7 +245,10 @@ def written_out(
             (ir.TensorLoad, lambda node: _moved(node, own)),
         ],
     )
-    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[*own.values(), *passed])
+    memory = [*own.values(), *passed]
+    # Where sizes are not known, TVM would count positions from the first that it takes to be used.
+    body = sequence([*kept_whole(memory), body])
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=memory)
     return s_tir.Schedule(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root)))
 
 

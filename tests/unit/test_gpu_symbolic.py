@@ -1,0 +1,255 @@
+"""Kernels for the GPU of sizes that calls tell: by the rules for known ones, and for any sizes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from tvm import tirx
+
+import babytriton as bt
+from babytriton.runtime import cuda
+from tests.conformance import gpu
+from tests.emulator import emulator
+from tests.unit.test_gpu_programs import along_columns, check, columns, losses, turned
+
+pytestmark = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+SHAPES = (
+    *((rows, columns) for rows in (1, 7, 40) for columns in (1, 31, 32, 33, 1000, 1024, 4097)),
+    *((4096, columns) for columns in (1, 31, 32, 33)),
+)
+
+MATRIX = bt.Tensor[("n", "m"), "float32"]
+
+
+def program(fn: Callable[..., object], *args: object) -> bt.Compiled:
+    """For examples, of which sizes of 1 are known and no others, or for specifications."""
+    return bt.jit(target=gpu.TARGET, dynamic=True)(fn).lower(*args).compile()
+
+
+def rules(compiled: bt.Compiled) -> set[str]:
+    functions = compiled.scheduled.mod.functions.values()
+    kernels = [func for func in functions if isinstance(func, tirx.PrimFunc)]
+    return {str(func.attrs["babytriton.rule"]) for func in kernels}
+
+
+def blocks(compiled: bt.Compiled, **sizes: int) -> list[int]:
+    """The thread blocks of each kernel, for a call of some sizes."""
+    counts = {"min": min, "max": max, **sizes}
+    return [
+        math.prod(eval(str(extent), {}, counts) for extent in launch.grid)
+        for launch in compiled.launches
+    ]
+
+
+def transposed_first(x):
+    return (x.T.contiguous(),)
+
+
+def turned_and_reduced(x):
+    y = x.T * 2
+    return y.contiguous(), y.sum(-1), x.sum(0) / x.shape[0]
+
+
+def along_the_middle(x):
+    return x.sum(1), x.amax(1) - 1, x.mean(1, keepdim=True)
+
+
+def turned_in_layers(x):
+    return x.transpose(1, 2).contiguous(), x.permute(2, 1, 0).contiguous() + 1
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[Callable[..., object], bt.Compiled]:
+    """A program for each function: one is for all sizes but 1."""
+    x = torch.randn(6, 48)
+    return {
+        **{fn: program(fn, x) for fn in (columns, along_columns, turned_and_reduced)},
+        turned: program(turned, x, x.T.contiguous()),
+    }
+
+
+@pytest.mark.parametrize("fn", [columns, turned])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_sizes(fn, shape: tuple[int, int], whole) -> None:
+    x = torch.randn(shape)
+    args = (x,) if fn is columns else (x, torch.randn(shape[::-1]))
+    own = whole[fn] if min(shape) > 1 else program(fn, *args)
+    check(fn, *args, program=own)
+    if min(shape) > 1:
+        assert rules(own) == {"Columns" if fn is columns else "Transposed"}
+
+
+@pytest.mark.parametrize("fn", [along_columns, turned_and_reduced])
+@pytest.mark.parametrize("shape", [(7, 33), (64, 1000), (3000, 16)])
+def test_what_goes_with_columns_and_transposes(fn, shape: tuple[int, int], whole) -> None:
+    assert rules(whole[fn]) <= {"Columns", "Transposed", "Elementwise", "Rowwise"}
+    check(fn, torch.randn(shape), program=whole[fn])
+
+
+@pytest.mark.parametrize("fn", [along_the_middle, turned_in_layers])
+def test_between_other_axes(fn) -> None:
+    own = program(fn, torch.randn(3, 4, 5))
+    assert rules(own) == {"Columns" if fn is along_the_middle else "Transposed"}
+    for shape in ((3, 4, 5), (2, 33, 65), (40, 200, 2), (70, 2, 34)):
+        check(fn, torch.randn(shape), program=own)
+
+
+def test_more_tiles_than_a_grid_takes_along_its_axes() -> None:
+    def fn(x):
+        return x.transpose(1, 2).contiguous()
+
+    x = torch.randn(65600, 9, 8)
+    own = bt.jit(target=gpu.TARGET)(fn).lower(x).compile()
+    assert rules(own) == {"Transposed"}
+    assert own.launches[0].grid == (65600,)
+    assert torch.equal(gpu.call(own, (x,)), fn(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [(("n", 1024), ((3, 1024), (700, 1024))), ((1024, "m"), ((1024, 33), (1024, 700)))],
+)
+@pytest.mark.parametrize("fn", [columns, transposed_first])
+def test_one_size_is_known(fn, shape: tuple[int | str, ...], sizes) -> None:
+    own = program(fn, bt.Tensor[shape, "float32"])
+    assert rules(own) == {"Columns" if fn is columns else "Transposed"}
+    assert ("float4*)(x" in own.source()) == (fn is columns and shape[1] == 1024)
+    for size in sizes:
+        check(fn, torch.randn(size), program=own)
+
+
+def test_nothing_is_reduced_to_what_sums_start_from() -> None:
+    """Of no rows: processes that share a tensor may have none."""
+    own = program(lambda x: (x.sum(0), x.T + 1), torch.randn(6, 48)).executable
+    for shape in ((0, 5), (5, 0)):
+        total, other = emulator.run(own.vm_executable, own.entry, [torch.randn(shape)])
+        assert torch.equal(total, torch.zeros(shape[1]))
+        assert other.shape == shape[::-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_add_up_in_float32(dtype: torch.dtype) -> None:
+    own = program(lambda x: x.sum(0), torch.randn(6, 48).to(dtype))
+    found = gpu.call(own, (torch.ones(4096, 33).to(dtype),))
+    assert torch.equal(found, torch.full((33,), 4096.0).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int8, torch.int64], ids=str)
+def test_dtypes(dtype: torch.dtype) -> None:
+    def both(x):
+        return x.T.contiguous(), x.amax(0)
+
+    own = program(both, torch.ones(6, 48).to(dtype))
+    x = (torch.randn(70, 130) * 9).to(dtype)
+    with emulator.thread_order("shuffled", seed=3):
+        for ours, theirs in zip(gpu.call(own, (x,)), both(x)):
+            assert torch.equal(ours, theirs)
+
+
+def test_results_do_not_depend_on_the_order(whole) -> None:
+    x, found = torch.randn(3000, 70), []
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order, lockstep=False):
+            found.append(gpu.call(whole[columns], (x,)))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+
+
+def test_large_sizes_fill_the_gpu() -> None:
+    total = program(lambda x: x.sum(0), MATRIX)
+    for n, m in ((4096, 1024), (1 << 20, 8), (1 << 20, 33), (40, 100000)):
+        first, second = blocks(total, n=n, m=m)
+        assert 500 <= first <= max(1024, m / 32 + 1)
+        assert second == -(-m // 32)
+    assert blocks(total, n=7, m=40) == [2, 2]
+    turned_over = program(transposed_first, MATRIX)
+    assert blocks(turned_over, n=4096, m=1024) == [4096]
+    (launch,) = turned_over.launches
+    assert len(launch.grid) == 1  # along x, where a GPU takes any number
+
+
+def test_lines_are_read_and_written_as_they_lie() -> None:
+    """Threads beside each other have elements beside each other; banks are 33 numbers apart."""
+    code = program(transposed_first, MATRIX).source()
+    assert re.search(
+        r"row = \(int64_t\)tile_row \* 32 \+ thread;.*x\[column \* m \+ row\]", code, re.S
+    )
+    assert re.search(
+        r"column_1 = \(int64_t\)tile_column \* 32 \+ thread;.*\[row_1 \* n \+ column_1\]",
+        code,
+        re.S,
+    )
+    assert "x_tile[thread * 33 + step * 8 + thread_y]" in code
+    code = program(lambda x: x.sum(0), MATRIX).source()
+    assert "column = (int64_t)block * 32 + thread;" in code
+    assert "x[row * m + column]" in code
+    assert "int pieces, int turns)" in code
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("fn", [columns, along_columns, turned_and_reduced, turned_in_layers])
+def test_machine_code(arch: str, fn, dtype: torch.dtype) -> None:
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    shape = (6, 48, 7) if fn is turned_in_layers else (6, 48)
+    jitted = bt.jit(target=bt.Target("cuda", arch=arch), dynamic=True)(fn)
+    for launch in jitted.lower(torch.empty(shape, dtype=dtype)).compile().launches:
+        assert launch.registers is not None
+        assert launch.registers <= 64, launch
+        assert launch.spilled == 0, launch
+
+
+def test_users_names_stay_theirs() -> None:
+    def fn(row, column, pieces, turns):
+        tile_row = row.T + column.T
+        return tile_row * pieces.T, (row * turns).sum(0), tile_row.amax(1)
+
+    args = tuple(torch.randn(6, 48) for _ in range(4))
+    own = program(fn, *args)
+    check(fn, *(torch.randn(70, 41) for _ in range(4)), program=own)
+
+
+def sums(x):
+    return x.sum(), (x * x).mean(), x.max() + x.min(), torch.logsumexp(x.flatten(), 0), x.var()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (7, 33), (300, 1000), (3, 70001)])
+def test_whole_tensors(shape: tuple[int, int]) -> None:
+    own = program(sums, torch.randn(6, 48))
+    assert rules(own) <= {"LongRows", "Elementwise"}
+    check(sums, torch.randn(shape), program=own)
+
+
+def of_a_row(x, w):
+    return torch.softmax(x * w, -1), (x * w).sum(-1) / w.sum()
+
+
+@pytest.mark.parametrize("length", [2, 300, 5000, 70001])
+def test_few_rows_may_be_long(length: int) -> None:
+    shapes = bt.Tensor[(3, "m"), "float32"], bt.Tensor[("m",), "float32"]
+    own = program(of_a_row, *shapes)
+    assert rules(own) <= {"LongRows", "Elementwise"}
+    check(of_a_row, torch.randn(3, length), torch.rand(length) + 1, program=own)
+
+
+def test_large_tensors_fill_the_gpu() -> None:
+    own = program(lambda x: x.sum(), MATRIX)
+    assert blocks(own, n=4096, m=1024) == [512, 1]
+    assert blocks(own, n=2, m=3) == [1, 1]
+    heads = re.findall(r"__global__ void [^{]*", own.source())
+    assert [re.findall(r"\bint (\w+)", head) for head in heads] == [["pieces", "steps"], ["pieces"]]
+
+
+def test_reductions_that_need_nothing_of_each_other_share_a_kernel() -> None:
+    x, t = torch.randn(50, 7), torch.arange(50) % 7
+    own = program(losses, x, t)
+    assert rules(own) == {"LongRows", "Rowwise"}
+    assert len(own.launches) == 1 + 2 + 1  # of rows; their sum and how many there are; argmax
+    check(losses, torch.randn(3000, 9), torch.arange(3000) % 9, program=own)
