@@ -42,9 +42,10 @@ class Runner:
         self.differentiated: Differentiated | None = None
         """What torch's autograd is to know of calls, where gradients are asked for."""
         self._mod, self._built = mod, built
-        self._launcher = _launcher(program, mod, built)
-        self.orders = orders_of_results(mod, program.entry)
-        """Of the axes in memory, for outputs by number that do not lie as contiguous tensors."""
+        orders = orders_of_results(mod, program.entry)
+        self._launcher = _launcher(program, mod, built, orders)
+        self.orders = {} if self.direct is not None and self.direct.is_of_known_sizes else orders
+        """Of the axes in memory, for outputs by number of which that is what is given."""
         self._result = program.result
         self._writes = program.writes
         paths = [leaf.path for leaf in signature.leaves()]
@@ -148,8 +149,13 @@ class Runner:
         """Parameters as the program takes them: what is in the memory of some."""
         found = list(parameters)
         for i, format in self.program.formats.items():
-            found[i] = format.memory(found[i].detach())
+            if not self.is_by_address(i):
+                found[i] = format.memory(found[i].detach())
         return found
+
+    def is_by_address(self, number: int) -> bool:
+        """Whether a tensor will do for a parameter where its memory holds what that is to be."""
+        return self.direct is not None and self.names[number] in self.direct.by_address
 
     def _turned(self, outputs: Sequence[Any]) -> Sequence[Any]:
         """The results of what the program gives of them: what is in memory."""
@@ -210,7 +216,7 @@ class Runner:
         steps = _steps(self.program, self._mod)
         if steps is None or self.program.formats or self.orders:
             return None
-        return _direct(self.program, steps, self._built, None).into()
+        return _direct(self.program, steps, self._built, None, {}).into()
 
     def _checked(self, parameters: Sequence[Any]) -> list[Any]:
         """Parameters that kernels can read."""
@@ -259,7 +265,9 @@ def filled(
     return fill(result, leaf, (Output, Returned, Computed))
 
 
-def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher | DirectLauncher:
+def _launcher(
+    program: Lowering, mod: IRModule, built: Executable, orders: Mapping[int, tuple[int, ...]]
+) -> Launcher | DirectLauncher:
     """What runs the program: without branches it needs no virtual machine."""
     machine = Launcher(built, program.devices)
     steps = _steps(program, mod)
@@ -268,7 +276,8 @@ def _launcher(program: Lowering, mod: IRModule, built: Executable) -> Launcher |
     on_cpu = program.devices[0].type == "cpu"
     if on_cpu and (steps.known_bytes or 0) >= LARGE:
         return machine
-    return _direct(program, steps, built, machine if on_cpu and steps.known_bytes is None else None)
+    large = machine if on_cpu and steps.known_bytes is None else None
+    return _direct(program, steps, built, large, {} if steps.sizes else orders)
 
 
 def _steps(program: Lowering, mod: IRModule) -> Plan | None:
@@ -277,10 +286,14 @@ def _steps(program: Lowering, mod: IRModule) -> Plan | None:
 
 
 def _direct(
-    program: Lowering, steps: Plan, built: Executable, large: Launcher | None
+    program: Lowering,
+    steps: Plan,
+    built: Executable,
+    large: Launcher | None,
+    orders: Mapping[int, tuple[int, ...]],
 ) -> DirectLauncher:
     calls = {i: input for i, input in enumerate(program.inputs) if isinstance(input, TorchCall)}
-    return DirectLauncher(steps, built.kernel, calls, program.devices[0], large)
+    return DirectLauncher(steps, built.kernel, calls, program.devices[0], large, orders)
 
 
 def _input(

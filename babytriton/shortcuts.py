@@ -228,8 +228,9 @@ class _Maker:
             if value is None:
                 continue
             # Gradients are those of the tensors, and not of what is in their memory.
-            format = None if self._runner.differentiated else program.formats.get(i)
-            taken = attempt.memory(value, format)
+            itself = self._runner.differentiated or self._runner.is_by_address(i)
+            format = program.formats.get(i)
+            taken = attempt.memory(value, None if itself and value not in unreadable else format)
             if value in unreadable:
                 taken = f"{attempt.know('readable', interop.readable)}({taken})"
             attempt.write(f"{name} = {taken}")

@@ -7,6 +7,7 @@ kernels take no longer than the lines that call them. The tensors are torch's fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
-from babytriton.plan import Launch, Plan
+from babytriton.plan import Launch, OutsideCall, Plan
 from babytriton.runtime.interop import contiguous_results, on_device, packed
 
 # As torch.compile's own code allocates; not in torch's stubs.
@@ -35,6 +36,8 @@ class DirectLauncher:
         calls: the calls of torch, by the numbers of the parameters that they are.
         device: to allocate on.
         large: runs the program where it allocates as much; None if it never does.
+        orders: for results by number that do not lie as contiguous tensors, the order of their axes
+            in memory.
     """
 
     def __init__(
@@ -44,8 +47,10 @@ class DirectLauncher:
         calls: Mapping[int, TorchCall],
         device: torch.device,
         large: Callable[[Sequence[Any]], Sequence[Any]] | None,
+        orders: Mapping[int, tuple[int, ...]],
     ) -> None:
         self._program = program
+        self._orders = {program.results[n]: order for n, order in orders.items()}
         self._device = device
         self._is_never_large = large is None
         self._globals: dict[str, Any] = {
@@ -81,6 +86,24 @@ class DirectLauncher:
     def writes_in_place(self, result: int) -> bool:
         """Whether an output, by its number, is a parameter that kernels write to."""
         return self._program.results[result] in self._program.updated
+
+    @property
+    def is_of_known_sizes(self) -> bool:
+        """Whether no size is told by a call; then results lie as they are to."""
+        return not self._program.sizes
+
+    @cached_property
+    def by_address(self) -> frozenset[str]:
+        """The parameters of which only kernels read, and these only what lies at their addresses.
+
+        Where a tensor's memory holds what the program takes, the tensor itself will do for them.
+        """
+        program = self._program
+        if not self.is_of_known_sizes:
+            return frozenset()  # shapes tell them
+        calls = [step for step in program.steps if isinstance(step, OutsideCall)]
+        others = {name for call in calls for name in call.arguments} | set(program.results)
+        return frozenset(program.parameters) - others
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -165,8 +188,10 @@ class DirectLauncher:
                     if output.name in places:
                         yield f"{output.name} = {places[output.name]}"
                         continue
-                    shape, strides = _tuple(output.shape), _tuple(_strides(output.shape))
-                    yield f"{output.name} = allocate({shape}, {strides}, dtype_{output.dtype.name})"
+                    order = self._orders.get(output.name, range(len(output.shape)))
+                    shape, strides = _turned(output.shape, order)
+                    given = f"{_tuple(shape)}, {_tuple(strides)}, dtype_{output.dtype.name}"
+                    yield f"{output.name} = allocate({given})"
                 yield f"kernel_{step.kernel}({', '.join(step.arguments + step.written)})"
             else:
                 results = f"{_list(step.written)} = " if step.written else ""
@@ -209,6 +234,13 @@ def _strides(shape: Sequence[int | str]) -> list[str]:
     """Of a contiguous tensor, in elements."""
     sizes = [max(size, 1) if isinstance(size, int) else f"({size} or 1)" for size in shape]
     return [" * ".join(map(str, sizes[i + 1 :])) or "1" for i in range(len(shape))]
+
+
+def _turned(shape: Sequence[int | str], order: Sequence[int]) -> tuple[list[int | str], list[str]]:
+    """The sizes and steps of a tensor, of what lies in memory and the order of its axes there."""
+    strides = _strides(shape)
+    places = [order.index(axis) for axis in range(len(shape))]
+    return [shape[place] for place in places], [strides[place] for place in places]
 
 
 def _tuple(items: Sequence[Any]) -> str:
