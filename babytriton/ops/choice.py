@@ -33,6 +33,9 @@ LARGE, DEEP, LARGE_IF_DEEP, NARROW = 1 << 30, 2048, 1 << 26, 32
 for which it does so from fewer on, and from how many; and of fewer rows or columns it computes
 none."""
 
+FEW_ROWS, LARGE_IF_FEW_ROWS = 128, 1 << 27
+"""Likewise, of up to how many rows, where copies of the other operand are much of our work."""
+
 TENSOR_CORES = 80
 """The oldest architecture of GPUs for which our kernels have tensor cores."""
 
@@ -161,7 +164,7 @@ def _is_large(
         return False  # Of products side by side, or of vectors, nothing was measured.
     (depth,) = (int(sizes[label]) for label in left & right)
     rows, columns = (math.prod(int(sizes[x]) for x in own) for own in (left - right, right - left))
-    least = LARGE_IF_DEEP if depth >= DEEP else LARGE
+    least = LARGE_IF_DEEP if depth >= DEEP else LARGE_IF_FEW_ROWS if rows <= FEW_ROWS else LARGE
     return min(rows, columns) >= NARROW and rows * columns * depth >= least
 
 

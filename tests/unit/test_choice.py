@@ -73,6 +73,8 @@ def test_large_products_are_intels_where_torch_has_its_library(has_library, monk
     assert by((1024, 1024), (1024, 1024)) == large
     assert by((4, 256, 1024), (1024, 1024)) == large
     assert by((128, 3072), (3072, 768)) == large
+    assert by((128, 768), (768, 3072)) == large
+    assert by((256, 768), (768, 3072)) == []
     assert by((1024, 1024), (1024, 1000)) == []
     assert by((31, 4096), (4096, 4096)) == []
     assert by((32, 512, 512), (32, 512, 512)) == []
