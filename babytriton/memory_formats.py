@@ -32,7 +32,9 @@ def as_given(program: Lowering, signature: Signature) -> Lowering:
             formats[i] = given.format
     if not formats:
         return program
-    stored = memory_formats.as_stored(program.mod, program.entry, formats)
+    # Where the function says how tensors are to lie, torch's functions may depend on it.
+    turns_calls = not program.chooses_formats
+    stored = memory_formats.as_stored(program.mod, program.entry, formats, turns_calls)
     inputs = [
         input.turning(stored.turned.get(i, {})) if isinstance(input, TorchCall) else input
         for i, input in enumerate(program.inputs)

@@ -13,7 +13,7 @@ from babytriton.frontend.lowering import Lowering, Output, Returned
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
-from babytriton.passes.result_formats import orders_of_results
+from babytriton.passes.result_formats import formats_of_results
 from babytriton.passes.straight_line import straight_line
 from babytriton.plan import Plan
 from babytriton.recording import Differentiated, key_of, record
@@ -42,10 +42,10 @@ class Runner:
         self.differentiated: Differentiated | None = None
         """What torch's autograd is to know of calls, where gradients are asked for."""
         self._mod, self._built = mod, built
-        orders = orders_of_results(mod, program.entry)
-        self._launcher = _launcher(program, mod, built, orders)
-        self.orders = {} if self.direct is not None and self.direct.is_of_known_sizes else orders
-        """Of the axes in memory, for outputs by number of which that is what is given."""
+        formats = formats_of_results(mod, program.entry)
+        self._launcher = _launcher(program, mod, built, formats)
+        self.formats = {} if self.direct is not None and self.direct.is_of_known_sizes else formats
+        """How the outputs lie of which what is in memory is given, by their numbers."""
         self._result = program.result
         self._writes = program.writes
         paths = [leaf.path for leaf in signature.leaves()]
@@ -159,11 +159,11 @@ class Runner:
 
     def _turned(self, outputs: Sequence[Any]) -> Sequence[Any]:
         """The results of what the program gives of them: what is in memory."""
-        if not self.orders:
+        if not self.formats:
             return outputs
         found = list(outputs)
-        for i, order in self.orders.items():
-            found[i] = found[i].permute(MemoryFormat(order).inverse)
+        for i, format in self.formats.items():
+            found[i] = format.turned(found[i])
         return found
 
     def _apart(self, read: Sequence[Any]) -> list[Any]:
@@ -172,9 +172,13 @@ class Runner:
         return [x.clone() if i in updated else x for i, x in enumerate(read)]
 
     def unchecked(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
-        """As :meth:`outputs`, of parameters that kernels can read, outside torch.func."""
+        """Run the program outside torch.func, on parameters that kernels can read.
+
+        Where gradients are asked for these are tensors as they lie, and so are the outputs;
+        otherwise both are what is in their memory.
+        """
         if self.differentiated is None:
-            return self._launch_readable(parameters)
+            return self._launcher(parameters)
         return record(self, self._launch_readable, parameters, sizes)
 
     @property
@@ -214,7 +218,7 @@ class Runner:
         None where it has branches, and where it takes or gives what is in the memory of tensors.
         """
         steps = _steps(self.program, self._mod)
-        if steps is None or self.program.formats or self.orders:
+        if steps is None or self.program.formats or self.formats:
             return None
         return _direct(self.program, steps, self._built, None, {}).into()
 
@@ -266,7 +270,7 @@ def filled(
 
 
 def _launcher(
-    program: Lowering, mod: IRModule, built: Executable, orders: Mapping[int, tuple[int, ...]]
+    program: Lowering, mod: IRModule, built: Executable, formats: Mapping[int, MemoryFormat]
 ) -> Launcher | DirectLauncher:
     """What runs the program: without branches it needs no virtual machine."""
     machine = Launcher(built, program.devices)
@@ -277,7 +281,7 @@ def _launcher(
     if on_cpu and (steps.known_bytes or 0) >= LARGE:
         return machine
     large = machine if on_cpu and steps.known_bytes is None else None
-    return _direct(program, steps, built, large, {} if steps.sizes else orders)
+    return _direct(program, steps, built, large, {} if steps.sizes else formats)
 
 
 def _steps(program: Lowering, mod: IRModule) -> Plan | None:
@@ -290,10 +294,10 @@ def _direct(
     steps: Plan,
     built: Executable,
     large: Launcher | None,
-    orders: Mapping[int, tuple[int, ...]],
+    formats: Mapping[int, MemoryFormat],
 ) -> DirectLauncher:
     calls = {i: input for i, input in enumerate(program.inputs) if isinstance(input, TorchCall)}
-    return DirectLauncher(steps, built.kernel, calls, program.devices[0], large, orders)
+    return DirectLauncher(steps, built.kernel, calls, program.devices[0], large, formats)
 
 
 def _input(

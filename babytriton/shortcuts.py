@@ -26,7 +26,7 @@ from babytriton.ops.registry import Registry
 from babytriton.running import Runner
 from babytriton.runtime import interop
 from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
-from babytriton.types import MemoryFormat, Size, TensorType
+from babytriton.types import Size, TensorType
 
 _LOG = logging.getLogger(__name__)
 
@@ -259,11 +259,11 @@ class _Maker:
 
     def _turned(self, output: Callable[[int], str]) -> Callable[[int], str]:
         """Expressions for the outputs of the program, of those for what it gives of them."""
-        orders = self._runner.orders
-        if not orders:
+        formats = self._runner.formats
+        if not formats:
             return output
-        inverse = {i: MemoryFormat(order).inverse for i, order in orders.items()}
-        return lambda i: f"{output(i)}.permute({inverse[i]})" if i in inverse else output(i)
+        turns = {i: self._attempt.know("turned", format.turned) for i, format in formats.items()}
+        return lambda i: f"{turns[i]}({output(i)})" if i in turns else output(i)
 
     def _value(self, spec: Spec, value: Any, place: str) -> None:
         """Require a value like the given one; its tensors and floats are leaves."""

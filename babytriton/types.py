@@ -155,13 +155,6 @@ class MemoryFormat:
         still = [axis for axis in axes if axis not in moving]
         return cls((*still, *moving), repeated)
 
-    @classmethod
-    def known(cls, tensor: torch.Tensor, type: TensorType) -> MemoryFormat | None:
-        """That of a tensor, where it follows of any that has the type and its strides' order."""
-        found = cls.of(tensor)
-        # A size that is not known is not told by memory that has one element in its place.
-        return None if found is not None and found.repeated and type.dims else found
-
     @property
     def inverse(self) -> tuple[int, ...]:
         """For each axis of the tensor, its place in the order."""
@@ -178,6 +171,10 @@ class MemoryFormat:
             if axis in self.repeated:
                 found = found.narrow(place, 0, 1)
         return found
+
+    def turned(self, memory: torch.Tensor) -> torch.Tensor:
+        """A tensor that lies so, without repeated axes, of the contiguous one in its memory."""
+        return memory.permute(self.inverse).detach()  # no view to autograd
 
     def __str__(self) -> str:
         text = f"in memory by axes {', '.join(map(str, self.order))}"

@@ -77,6 +77,17 @@ class ArgumentShape(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class ArgumentExpanded(CallDiagnostic):
+    code = "BT135"
+    title = "argument `{name}` is not expanded"
+    label = "the program was compiled for one whose elements are the same along axes {axes}"
+    hint = "lower the function with such a tensor, or call the function itself"
+    exception = ValueError
+    name: str
+    axes: str
+
+
+@dataclass(frozen=True)
 class ArgumentDevice(CallDiagnostic):
     code = "BT104"
     title = "`{name}`: wrong device"

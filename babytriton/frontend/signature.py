@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -42,13 +42,13 @@ class TensorSpec:
         type: of it.
         device: it was on.
         requires_grad: whether gradients of it are asked for.
+        format: how it lies in memory; None where it is read as a contiguous tensor.
     """
 
     type: TensorType
     device: torch.device
     requires_grad: bool = False
     format: MemoryFormat | None = None
-    """How it lies in memory; None where it is read as a contiguous tensor."""
 
     def __str__(self) -> str:
         return str(self.type) if self.format is None else f"{self.type} ({self.format})"
@@ -143,7 +143,10 @@ class Signature:
         dims = dimensions or Dimensions()
         specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
         same = _identities(values, static, names)
-        return cls(tuple(names), tuple(specs), static, same, autocast.state())
+        found = cls(tuple(names), tuple(specs), static, same, autocast.state())
+        # Memory that has one element in the place of many does not tell how many these are.
+        plain = map(_without_repeated, found.specs)
+        return replace(found, specs=tuple(plain)) if found.is_symbolic else found
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
@@ -246,6 +249,8 @@ def sizeless(key: Any) -> Any:
     """A :func:`call_key` with ranks in place of shapes: what calls of any sizes share."""
     if isinstance(key, torch.Size):
         return len(key)
+    if isinstance(key, MemoryFormat):
+        return None if key.repeated else key
     return tuple([sizeless(part) for part in key]) if isinstance(key, tuple) else key
 
 
@@ -343,9 +348,12 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         if spec.type.dtype != given.type.dtype:
             dtypes = [str(t.type.dtype).removeprefix("torch.") for t in (spec, given)]
             raise errors.ArgumentDtype(None, path, *dtypes).error()
-        is_repeated = spec.format is not None and spec.format.repeated
-        if not spec.type.covers(given.type) or (is_repeated and spec.format != given.format):
-            raise errors.ArgumentShape(None, path, str(spec), str(given)).error()
+        if not spec.type.covers(given.type):
+            raise errors.ArgumentShape(None, path, str(spec.type), str(given.type)).error()
+        repeated = frozenset() if spec.format is None else spec.format.repeated
+        if not repeated <= (frozenset() if given.format is None else given.format.repeated):
+            axes = ", ".join(map(str, sorted(repeated)))
+            raise errors.ArgumentExpanded(None, path, axes).error()
     elif isinstance(spec, SequenceSpec) and isinstance(given, SequenceSpec):
         if type(spec.like) is not type(given.like) or len(spec.items) != len(given.items):
             raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
@@ -358,6 +366,16 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
             _require(f"{path}[{key!r}]", item, other)
     elif not (isinstance(spec, FloatSpec) and isinstance(given, FloatSpec)) and spec != given:
         raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
+
+
+def _without_repeated(spec: Spec) -> Spec:
+    """A spec of tensors that are copied if they are expanded."""
+    if isinstance(spec, TensorSpec):
+        is_repeated = spec.format is not None and spec.format.repeated
+        return replace(spec, format=None) if is_repeated else spec
+    if isinstance(spec, (SequenceSpec, DictSpec)):
+        return replace(spec, items=tuple(map(_without_repeated, spec.items)))
+    return spec
 
 
 def _refuse_type(path: str, value: Any) -> NoReturn:
@@ -375,7 +393,7 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
     type = dims.argument(path, TensorType.of(tensor))
-    return TensorSpec(type, tensor.device, records(tensor), MemoryFormat.known(tensor, type))
+    return TensorSpec(type, tensor.device, records(tensor), MemoryFormat.of(tensor))
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

@@ -16,6 +16,7 @@ from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
+from babytriton.ops.scans import SCAN
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, read_by
 from babytriton.passes.blocks import nodes
 from babytriton.passes.statements import has_addresses
@@ -41,17 +42,20 @@ class Stored:
     turned: Mapping[int, Mapping[int, _Order]]
 
 
-def as_stored(mod: IRModule, entry: str, formats: Mapping[int, MemoryFormat]) -> Stored:
+def as_stored(
+    mod: IRModule, entry: str, formats: Mapping[int, MemoryFormat], turns_calls: bool
+) -> Stored:
     """The program for arguments that lie in given ways.
 
     Args:
         mod: the program, of operators.
         entry: its function.
         formats: of its parameters, by their numbers.
+        turns_calls: whether torch's functions are given tensors as they lie.
     """
     function = mod[entry]
     functions = {var: func for var, func in mod.functions_items() if var.name_hint != entry}
-    rewriter = _Reading(function, formats, _Kernels(functions, entry))
+    rewriter = _Reading(function, formats, _Kernels(functions, entry), turns_calls)
     blocks = [rewriter.block(block) for block in function.body.blocks]
     before, result = rewriter.read(function.body.body, relax.Var)
     body = relax.SeqExpr([*blocks, *([relax.BindingBlock(before)] if before else [])], result)
@@ -87,6 +91,7 @@ class _Reading:
     function: relax.Function
     formats: Mapping[int, MemoryFormat]
     kernels: _Kernels
+    turns_calls: bool
     turned: dict[int, dict[int, _Order]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,7 +144,7 @@ class _Reading:
 
     def _called(self, value: relax.Expr) -> relax.Expr:
         """A call of torch that turns what it is given itself; any other as it is."""
-        if not isinstance(value, ir.Call) or value.op != CALL_PACKED:
+        if not self.turns_calls or not isinstance(value, ir.Call) or value.op != CALL_PACKED:
             return value
         name, function, *args = value.args
         if getattr(name, "global_symbol", "") != TORCH_CALL:
@@ -179,7 +184,7 @@ def read_in_memory(mod: IRModule, entry: str) -> IRModule:
     """
     if not any(_TURNED in (func.attrs or {}) for _, func in mod.functions_items()):
         return mod
-    turned: dict[relax.Var, tuple[relax.Var, tuple[int, ...]]] = {}
+    turned: dict[relax.Var, tuple[relax.Var, _Order]] = {}
     functions = {var: func for var, func in mod.functions_items() if var.name_hint != entry}
     kernels = _Kernels(functions, entry)
     function = mod[entry]
@@ -209,7 +214,7 @@ def read_in_memory(mod: IRModule, entry: str) -> IRModule:
 def _reading_memory(
     call: ir.Call,
     func: tirx.PrimFunc,
-    turned: Mapping[relax.Var, tuple[relax.Var, tuple[int, ...]]],
+    turned: Mapping[relax.Var, tuple[relax.Var, _Order]],
     kernels: _Kernels,
 ) -> ir.Call:
     """A call of a kernel that is given memory in the place of turned copies of it, where it can."""
@@ -240,9 +245,10 @@ def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.P
         axes: of what is in memory, in the order in which they make the parameter.
     """
     buffer = func.params[place]
-    if has_addresses(func.body) or any(
-        block.match_buffers for block in nodes(func.body, s_tir.SBlock)
-    ):
+    # What it is annotated with as a scan are axes of the tensor, not of its memory.
+    if SCAN in (func.attrs or {}) or has_addresses(func.body):
+        return None
+    if any(block.match_buffers for block in nodes(func.body, s_tir.SBlock)):
         return None
     sch = s_tir.Schedule(func, error_render_level="none")
     order = sorted(range(len(axes)), key=axes.__getitem__)

@@ -33,13 +33,14 @@ that of a contiguous tensor."""
 _Order = tuple[int, ...]
 
 
-def orders_of_results(mod: IRModule, entry: str) -> dict[int, _Order]:
-    """For the outputs of a program that do not lie as contiguous tensors, the order of their axes.
+def formats_of_results(mod: IRModule, entry: str) -> dict[int, MemoryFormat]:
+    """How outputs of a program lie, by their numbers, where that is not as contiguous tensors.
 
     The program gives the contiguous tensor that is in memory.
     """
     found = (mod[entry].attrs or {}).get(_RESULTS, ())
-    return {n: tuple(map(int, order)) for n, order in enumerate(found) if len(order)}
+    orders = {n: tuple(map(int, order)) for n, order in enumerate(found) if len(order)}
+    return {n: MemoryFormat(order) for n, order in orders.items()}
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,10 @@ class Attempt:
         plain = [name for name in names if name not in unreadable]
         on_gpu = [name for name in plain if given[name].is_cuda]
         self.require(*(f"{name}.data_ptr() % {ALIGNMENT} == 0" for name in on_gpu))
+        for name in unreadable & shapes.keys():
+            # They are copied, whatever their strides; others have programs of their own.
+            lying = self.know("format", MemoryFormat.of(given[name]))
+            self.require(f"{self.know('lying', MemoryFormat.of)}({name}) == {lying}")
         for name in plain:
             if name in shapes:
                 self.require(f"{self.memory(name, formats.get(name))}.is_contiguous()")

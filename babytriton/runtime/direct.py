@@ -18,6 +18,7 @@ from babytriton import errors
 from babytriton.ops.fallback import TorchCall
 from babytriton.plan import Launch, OutsideCall, Plan
 from babytriton.runtime.interop import contiguous_results, on_device, packed
+from babytriton.types import MemoryFormat
 
 # As torch.compile's own code allocates; not in torch's stubs.
 _empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
@@ -36,8 +37,7 @@ class DirectLauncher:
         calls: the calls of torch, by the numbers of the parameters that they are.
         device: to allocate on.
         large: runs the program where it allocates as much; None if it never does.
-        orders: for results by number that do not lie as contiguous tensors, the order of their axes
-            in memory.
+        formats: how results lie, by their numbers, where that is not as contiguous tensors.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class DirectLauncher:
         calls: Mapping[int, TorchCall],
         device: torch.device,
         large: Callable[[Sequence[Any]], Sequence[Any]] | None,
-        orders: Mapping[int, tuple[int, ...]],
+        formats: Mapping[int, MemoryFormat],
     ) -> None:
         self._program = program
-        self._orders = {program.results[n]: order for n, order in orders.items()}
+        self._formats = {program.results[n]: format for n, format in formats.items()}
         self._device = device
         self._is_never_large = large is None
         self._globals: dict[str, Any] = {
@@ -188,8 +188,7 @@ class DirectLauncher:
                     if output.name in places:
                         yield f"{output.name} = {places[output.name]}"
                         continue
-                    order = self._orders.get(output.name, range(len(output.shape)))
-                    shape, strides = _turned(output.shape, order)
+                    shape, strides = _lying(output.shape, self._formats.get(output.name))
                     given = f"{_tuple(shape)}, {_tuple(strides)}, dtype_{output.dtype.name}"
                     yield f"{output.name} = allocate({given})"
                 yield f"kernel_{step.kernel}({', '.join(step.arguments + step.written)})"
@@ -236,11 +235,14 @@ def _strides(shape: Sequence[int | str]) -> list[str]:
     return [" * ".join(map(str, sizes[i + 1 :])) or "1" for i in range(len(shape))]
 
 
-def _turned(shape: Sequence[int | str], order: Sequence[int]) -> tuple[list[int | str], list[str]]:
-    """The sizes and steps of a tensor, of what lies in memory and the order of its axes there."""
-    strides = _strides(shape)
-    places = [order.index(axis) for axis in range(len(shape))]
-    return [shape[place] for place in places], [strides[place] for place in places]
+def _lying(
+    memory: Sequence[int | str], format: MemoryFormat | None
+) -> tuple[Sequence[int | str], list[str]]:
+    """The shape and the strides of a tensor, of the shape of what is in its memory."""
+    strides = _strides(memory)
+    if format is None:
+        return memory, strides
+    return [memory[n] for n in format.inverse], [strides[n] for n in format.inverse]
 
 
 def _tuple(items: Sequence[Any]) -> str:

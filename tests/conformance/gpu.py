@@ -17,11 +17,10 @@ from babytriton.frontend.signature import leaves_of
 from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.gradient import Parameter
-from babytriton.passes.result_formats import orders_of_results
+from babytriton.passes.result_formats import formats_of_results
 from babytriton.running import filled
 from babytriton.runtime import interop
 from babytriton.runtime.dispatch import fill
-from babytriton.types import MemoryFormat
 from tests.emulator import emulator
 
 TARGET = bt.Target("cuda", arch="sm_80")
@@ -94,8 +93,8 @@ def _run(compiled: bt.Compiled, parameters: list[Any]) -> list[torch.Tensor]:
     for i, lying in lowering.formats.items():
         given[i] = lying.memory(given[i])
     outputs = emulator.run(executable.vm_executable, executable.entry, given)
-    for i, order in orders_of_results(compiled.scheduled.mod, executable.entry).items():
-        outputs[i] = outputs[i].permute(MemoryFormat(order).inverse)
+    for i, lying in formats_of_results(compiled.scheduled.mod, executable.entry).items():
+        outputs[i] = lying.turned(outputs[i])
     return outputs
 
 
