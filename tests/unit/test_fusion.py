@@ -117,6 +117,22 @@ def test_half_precision_with_a_weight_is_one_kernel():
     assert kernels(jitted, *args) == 1
 
 
+def scaled(x):
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    return (x - low) / (high - low)
+
+
+@pytest.mark.parametrize("target", ["cpu", bt.Target("cuda", arch="sm_80")])
+@pytest.mark.parametrize("fn", [handwritten_softmax, handwritten_layer_norm, scaled])
+def test_sizes_that_a_call_tells_are_one_size_in_all_kernels(fn, target):
+    jitted = bt.jit(target)(fn)
+    compiled = jitted.lower(bt.Tensor["n", "m"]).compile()
+    assert len(compiled.kernels) == 1
+    for shape in ((37, 103), (2, 5), (8, 64)) if target == "cpu" else ():
+        (x,) = drawn(shape)
+        torch.testing.assert_close(compiled(x).double(), exact(fn, x), rtol=1e-4, atol=1e-5)
+
+
 def residual_norm(x, r, w):
     h = x.float() + r.float()
     out = h.to(x.dtype)
