@@ -156,7 +156,7 @@ class ColumnWriter:
                 writer.row = lambda: place
                 whole = self.rows % (self._pieces * SIDE_BY_SIDE) == 0
                 is_row = None if whole else place < number(self.rows)
-                body = writer.elements(0, block, vector, lambda n, x: adding(block, total, n)(x))
+                body = writer.elements(block, vector, lambda n, x: adding(block, total, n)(x))
                 return guarded(both(is_there, is_row), body)
 
             turns = -(-self.rows // (self._pieces * SIDE_BY_SIDE))
@@ -244,6 +244,6 @@ class ColumnWriter:
             assert target is not None
             to = (block.buffer, writer.place(target, vector.first))
             done += copy_vector(self._width, to, (total, number(0)))
-        for place, other in enumerate(self.program.blocks[1:], 1):
-            done += writer.pointwise(place, other)(vector)
+        for other in self.program.blocks[1:]:
+            done += writer.pointwise(other)(vector)
         return done
