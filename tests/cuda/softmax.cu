@@ -38,9 +38,6 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restri
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       exponential_part[step * 4 + lane] = expf(x_part[step * 4 + lane] - top_of_row);
-    }
-    #pragma unroll
-    for (int lane = 0; lane < 4; ++lane) {
       total_of_row += exponential_part[step * 4 + lane];
     }
   }
