@@ -93,7 +93,8 @@ class _Unit:
         needs: the numbers of all units that must run before.
         direct: of those whose results it reads.
         shares: of those that read a tensor that it reads, as large as what it goes over.
-        blocks: the kernel's, in which the parameters have one name in all units; empty for others.
+        blocks: the kernel's, in which parameters and sizes have one name in all units; empty for
+            others.
     """
 
     bindings: tuple[relax.Binding, ...]
@@ -122,7 +123,7 @@ def _units(mod: IRModule, block: relax.DataflowBlock) -> list[_Unit]:
             parts.append([binding])
         home[binding.var] = source
 
-    names: dict[relax.Var, tirx.Var] = {}
+    names: dict[ir.Var, tirx.Var] = {}
     readers: dict[relax.Var, list[int]] = {}
     units: list[_Unit] = []
     last: set[int] = set()  # the call before, of those whose order is the program's
@@ -165,14 +166,14 @@ def _is_kernel(binding: relax.Binding) -> bool:
 
 
 def _blocks(
-    mod: IRModule, bindings: Sequence[relax.Binding], names: dict[relax.Var, tirx.Var]
+    mod: IRModule, bindings: Sequence[relax.Binding], names: dict[ir.Var, tirx.Var]
 ) -> tuple[s_tir.SBlock, ...]:
     """The blocks of the kernel that is called, if it is nothing but blocks in plain loops.
 
     Args:
         mod: has the kernel.
         bindings: of the unit.
-        names: what stands for each tensor of the program in all kernels; is added to.
+        names: what stands for each tensor and size of the program in all kernels; is added to.
     """
     if not _is_kernel(bindings[0]):
         return ()
@@ -187,8 +188,12 @@ def _blocks(
         results = [parts.get(n) for n in range(count)]
     own: dict[tirx.Var, tirx.Var] = {}
     for param, var in zip(func.params, [*arguments, *results]):
-        if isinstance(var, relax.Var):
-            own[param] = names.setdefault(var, param)
+        if not isinstance(var, relax.Var):
+            continue
+        own[param] = names.setdefault(var, param)
+        for size, given in zip(param.ty.shape, var.ty.shape) if is_tensor(var) else ():
+            if isinstance(size, ir.Var) and isinstance(given, ir.Var):
+                own[size] = names.setdefault(given, size)
     return tuple(
         tvm_ffi.structural_map(block, (ir.Var, lambda var: own.get(var, var))) for block in found
     )

@@ -37,6 +37,7 @@ from babytriton.passes.gpu.portable import (
     without_vectors,
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
+from babytriton.passes.gpu.rowwise import RowwiseTogether
 from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
@@ -44,7 +45,13 @@ from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import read_in_memory
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
-from babytriton.passes.rows import is_on_columns, is_on_points, row_work, with_rows_first
+from babytriton.passes.rows import (
+    are_of_rows,
+    is_on_columns,
+    is_on_points,
+    row_work,
+    with_rows_first,
+)
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
@@ -83,6 +90,13 @@ ROWS = {
 }
 """The rule of each kind of target that takes kernels of rows; and how large a computation on the
 rows' results may be for it to take that too."""
+
+TOGETHER = {
+    "cpu": RowwiseOnCpu(),
+    "cuda": RowwiseTogether(),
+    **dict.fromkeys(_PORTABLE, RowwiseTogether()),
+}
+"""The rule of each kind of target that takes several kernels of the same rows as one."""
 
 POINTS = {
     "cpu": ElementwiseOnCpu(),
@@ -174,12 +188,16 @@ def fuse(
         work = row_work(blocks, small) or row_work(with_rows_first(blocks), small)
         return work is not None and not any(map(is_product, blocks))
 
+    def beside_on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
+        return on_rows(blocks) and are_of_rows(blocks)
+
     def on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
         return is_on_columns(blocks) and not any(map(is_product, blocks))
 
     kinds = (
         Kind(ends_in_box, partial(accepts, POINTS[kind])),
         Kind(on_rows, partial(accepts, rows)),
+        Kind(beside_on_rows, partial(accepts, TOGETHER[kind]), True),
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )

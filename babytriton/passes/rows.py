@@ -154,6 +154,23 @@ def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
     return RowWork(rows, *parts) if fits else None
 
 
+def are_of_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
+    """Whether blocks that read nothing of each other all reduce rows, which have one length."""
+    joined: list[tuple[set[tirx.Var], list[s_tir.SBlock]]] = []
+    for block in blocks:
+        own = {load.source for load in nodes(block.body, ir.TensorLoad)}
+        written, together = {region.source for region in block.writes}, [block]
+        for other in [other for other in joined if own & other[0]]:
+            joined.remove(other)
+            written |= other[0]
+            together = [*other[1], *together]
+        joined.append((written, together))
+    reductions = [block for block in blocks if is_reduction(block)]
+    return all(any(map(is_reduction, together)) for _, together in joined) and all(
+        same_extents(_reduced(block), _reduced(reductions[0])) for block in reductions
+    )
+
+
 def is_on_points(blocks: Sequence[s_tir.SBlock]) -> bool:
     """Whether all blocks store a value at each of the same points, of values at their own point.
 

@@ -8,6 +8,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restri
   alignas(16) float x_part[16];
   __shared__ alignas(16) float top_of_warps[8];
   float total_of_row;
+  alignas(16) float exponential_part[16];
   alignas(16) float softmax_vector[4];
   top_of_row = -3.4028235e+38f;
   #pragma unroll
@@ -31,19 +32,13 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restri
   for (int warp = 0; warp < 7; ++warp) {
     top_of_row = max(top_of_row, top_of_warps[warp + 1]);
   }
-  #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    #pragma unroll
-    for (int lane = 0; lane < 4; ++lane) {
-      x_part[step * 4 + lane] = expf(x_part[step * 4 + lane] - top_of_row);
-    }
-  }
   total_of_row = 0.0f;
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      total_of_row += x_part[step * 4 + lane];
+      exponential_part[step * 4 + lane] = expf(x_part[step * 4 + lane] - top_of_row);
+      total_of_row += exponential_part[step * 4 + lane];
     }
   }
   #pragma unroll
@@ -64,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restri
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      softmax_vector[lane] = x_part[step * 4 + lane] * (1.0f / total_of_row);
+      softmax_vector[lane] = exponential_part[step * 4 + lane] * (1.0f / total_of_row);
     }
     *(float4*)(softmax + block * 4096 + step * 1024 + thread * 4) = *(float4*)softmax_vector;
   }

@@ -43,6 +43,31 @@ def norm_of_halves(x, w):
     return (y * torch.rsqrt((y * y).mean(-1, keepdim=True) + EPS) * w).to(x.dtype)
 
 
+def pools(x):
+    return x.mean(-1), x.amax(-1), x.sum(-1)
+
+
+def range_and_scale(x):
+    low, high = x.amin(-1), x.amax(-1)
+    return low, high, (high - low) / 255
+
+
+def deviation(x):
+    return x.mean(-1), x.var(-1)
+
+
+def two_norms(x):
+    return handwritten_layer_norm(x), handwritten_rms_norm(x, 2)
+
+
+def losses_of_rows(x, y):
+    return (x - y).abs().mean(-1), ((x - y) ** 2).mean(-1)
+
+
+def of_the_whole(x):
+    return x.sum(), x.amax(), x.abs().mean()
+
+
 def cross_entropy(x, t):
     return F.cross_entropy(x, t)
 
@@ -90,6 +115,15 @@ ONE = [
     (softmax_of_product, [(37, 103), (37, 103)]),
     (relu_of_norm, [(37, 103), (37, 103)]),
     (activation_and_norm, [(37, 103)]),
+    (pools, [(37, 103)]),
+    (pools, [(2, 3, 5, 64)]),
+    (pools, [(999, 1003)]),
+    (range_and_scale, [(37, 103)]),
+    (deviation, [(37, 1003)]),
+    (two_norms, [(37, 103)]),
+    (losses_of_rows, [(37, 103), (37, 103)]),
+    (of_the_whole, [(37, 103)]),
+    (of_the_whole, [(999, 1003)]),
 ]
 
 
@@ -104,10 +138,48 @@ def test_one_kernel(fn, shapes):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("fn", [handwritten_softmax, relu_of_norm], ids=lambda fn: fn.__name__)
-def test_one_kernel_on_the_gpu(fn):
-    args = drawn(*[(37, 103)] * (2 if fn is relu_of_norm else 1))
-    assert kernels(bt.jit(target=bt.Target("cuda", arch="sm_80"))(fn), *args) == 1
+@pytest.mark.parametrize(("fn", "shapes"), ONE, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_one_kernel_on_the_gpu(fn, shapes):
+    assert kernels(bt.jit(target=bt.Target("cuda", arch="sm_80"))(fn), *drawn(*shapes)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fn", [pools, range_and_scale, deviation, two_norms, losses_of_rows])
+def test_statistics_of_the_same_rows_share_their_loop(fn, dtype):
+    args = drawn(*[(64, 256)] * fn.__code__.co_argcount, dtype=dtype)
+    scheduled = bt.jit("cpu")(fn).lower(*args).schedule()
+    (kernel,) = (
+        f for f in scheduled.mod.functions.values() if "babytriton.rule" in (f.attrs or {})
+    )
+    assert kernel.attrs["babytriton.rule"] == "Rowwise"
+    large = drawn(*[(999, 1003)] * len(args), dtype=dtype)
+    assert bt.jit("cpu")(fn).lower(*large).compile().source("tir").count("T.parallel") == 1
+    within = 1e-5 if dtype == torch.float32 else 2e-2
+    for one, other in zip(scheduled.compile()(*args), exact(fn, *args)):
+        torch.testing.assert_close(one.double(), other, rtol=within, atol=within)
+
+
+def sums_of_other_rows(x):
+    return x.sum(), x.sum(-1)
+
+
+def sums_of_other_lengths(x):
+    return x.sum(-1), x[:, :8].sum(-1)
+
+
+def beside_elements(x):
+    return x.sum(-1), F.relu(x)
+
+
+@pytest.mark.parametrize("target", ["cpu", bt.Target("cuda", arch="sm_80")])
+@pytest.mark.parametrize("fn", [sums_of_other_rows, sums_of_other_lengths, beside_elements])
+def test_what_reduces_no_such_rows_stays_apart(fn, target):
+    (x,) = drawn((300, 1003))
+    jitted = bt.jit(target)(fn)
+    assert kernels(jitted, x) == 2
+    if target == "cpu":
+        for one, other in zip(jitted(x), exact(fn, x)):
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-3)
 
 
 def test_half_precision_with_a_weight_is_one_kernel():
@@ -115,6 +187,22 @@ def test_half_precision_with_a_weight_is_one_kernel():
     jitted = bt.jit("cpu")(norm_of_halves)
     assert torch.equal(jitted(*args), norm_of_halves(*args))
     assert kernels(jitted, *args) == 1
+
+
+def scaled(x):
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    return (x - low) / (high - low)
+
+
+@pytest.mark.parametrize("target", ["cpu", bt.Target("cuda", arch="sm_80")])
+@pytest.mark.parametrize("fn", [handwritten_softmax, handwritten_layer_norm, scaled])
+def test_sizes_that_a_call_tells_are_one_size_in_all_kernels(fn, target):
+    jitted = bt.jit(target)(fn)
+    compiled = jitted.lower(bt.Tensor["n", "m"]).compile()
+    assert len(compiled.kernels) == 1
+    for shape in ((37, 103), (2, 5), (8, 64)) if target == "cpu" else ():
+        (x,) = drawn(shape)
+        torch.testing.assert_close(compiled(x).double(), exact(fn, x), rtol=1e-4, atol=1e-5)
 
 
 def residual_norm(x, r, w):

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.lanes import STEPS
-from babytriton.passes.statements import at_step, is_number, sequence
+from babytriton.passes.statements import at_step, is_number, sequence, statements
 
 # Columns of a task, at most: these sums are on the stack.
 _MOST = 4096
@@ -32,53 +32,77 @@ def _by_blocks(rows: tirx.For, long_sums: frozenset[tirx.Var]) -> tirx.Stmt:
     serial = tirx.ForKind.SERIAL
     if not isinstance(columns, tirx.For) or rows.kind != serial or columns.kind != serial:
         return rows
-    store, width = columns.body, _most(columns.extent)
-    if not isinstance(store, tirx.BufferStore) or store.buffer not in long_sums or width is None:
+    stores, width = statements(columns.body), _most(columns.extent)
+    if width is None or not all(isinstance(store, tirx.BufferStore) for store in stores):
         return rows
+    sums = [store for store in stores if store.buffer in long_sums]
+    if not sums or not all(_is_sum(store, rows.loop_var, columns.loop_var) for store in sums):
+        return rows
+    totals = {store.buffer for store in sums}
+    values = [one.value.b if one.buffer in totals else one.value for one in stores]
+    if len(totals) < len(sums) or any(
+        load.source in totals for value in values for load in nodes(value, ir.TensorLoad)
+    ):
+        return rows
+    row, extent = rows.loop_var, rows.extent
+    if uses(columns.extent, row) or (isinstance(extent, tirx.IntImm) and extent <= STEPS):
+        return rows
+    return _written_out(rows, columns, sums, width)
+
+
+def _is_sum(store: tirx.BufferStore, row: tirx.Var, column: tirx.Var) -> bool:
+    """Whether a store adds what is in float32 to the sum of a column."""
     total = store.value
-    is_sum = (
+    return (
         isinstance(total, tirx.Add)
         and isinstance(total.a, ir.TensorLoad)
         and total.a.source.same_as(store.buffer)
         and tvm_ffi.structural_equal(total.a.indices, store.indices)
         and isinstance(total.b, tirx.Cast)
         and str(total.b.value.ty.dtype) == "float32"
-        and not any(load.source.same_as(store.buffer) for load in nodes(total.b, ir.TensorLoad))
+        and any(uses(index, column) for index in store.indices)
+        and not any(uses(index, row) for index in store.indices)
     )
-    row, column = rows.loop_var, columns.loop_var
-    is_of_columns = any(uses(index, column) for index in store.indices)
-    if not is_sum or not is_of_columns or any(uses(index, row) for index in store.indices):
-        return rows
-    if uses(columns.extent, row) or (isinstance(rows.extent, tirx.IntImm) and rows.extent <= STEPS):
-        return rows
-    return _written_out(rows, columns, store, width)
 
 
 def _written_out(
-    rows: tirx.For, columns: tirx.For, store: tirx.BufferStore, width: int
+    rows: tirx.For, columns: tirx.For, sums: list[tirx.BufferStore], width: int
 ) -> tirx.Stmt:
-    row, column, total = rows.loop_var, columns.loop_var, store.value
+    row, column = rows.loop_var, columns.loop_var
     dtype = row.ty.dtype
-    narrow = tirx.decl_buffer((width,), "float32", f"{store.buffer.name}_of_block")
+    narrow = {
+        store.buffer: tirx.decl_buffer((width,), "float32", f"{store.buffer.name}_of_block")
+        for store in sums
+    }
     steps, zero = tirx.const(STEPS, dtype), tirx.const(0, dtype)
     block, inner = tirx.Var("block", dtype), tirx.Var(row.name, dtype)
-    place = column - columns.min
-    own = tirx.BufferLoad(narrow, [place])
-    value = at_step(total.b.value, row, rows.min + block * steps + inner)
+    place = [column - columns.min]
 
-    def over_columns(body: tirx.Stmt) -> tirx.Stmt:
+    def over_columns(body: list[tirx.Stmt]) -> tirx.Stmt:
         own = tirx.Var(column.name, column.ty.dtype)
-        return tirx.For(own, columns.min, columns.extent, columns.kind, at_step(body, column, own))
+        whole = at_step(sequence(body), column, own)
+        return tirx.For(own, columns.min, columns.extent, columns.kind, whole)
 
-    clear = over_columns(tirx.BufferStore(narrow, tirx.const(0, "float32"), [place]))
-    add = over_columns(tirx.BufferStore(narrow, own + value, [place]))
-    wide = total.a + tirx.Cast(total.b.ty, own)
-    fold = over_columns(tirx.BufferStore(store.buffer, wide, store.indices))
+    def added(store: tirx.BufferStore) -> tirx.BufferStore:
+        own = narrow.get(store.buffer)
+        if own is None:
+            return store
+        return tirx.BufferStore(own, tirx.BufferLoad(own, place) + store.value.b.value, place)
+
+    def folded(store: tirx.BufferStore) -> tirx.BufferStore:
+        total, own = store.value, tirx.BufferLoad(narrow[store.buffer], place)
+        wide = total.a + tirx.Cast(total.b.ty, own)
+        return tirx.BufferStore(store.buffer, wide, store.indices)
+
+    clear = [tirx.BufferStore(own, tirx.const(0, "float32"), place) for own in narrow.values()]
+    add = over_columns([added(store) for store in statements(columns.body)])
+    add = at_step(add, row, rows.min + block * steps + inner)
     count = tirx.Min(steps, rows.extent - block * steps)
     part = tirx.For(inner, zero, count, tirx.ForKind.SERIAL, add)
     blocks = tirx.floordiv(rows.extent + tirx.const(STEPS - 1, dtype), steps)
-    body = sequence([clear, part, fold])
-    return sequence([tirx.AllocBuffer(narrow), tirx.For(block, zero, blocks, rows.kind, body)])
+    body = sequence([over_columns(clear), part, over_columns([folded(store) for store in sums])])
+    whole = tirx.For(block, zero, blocks, rows.kind, body)
+    return sequence([*map(tirx.AllocBuffer, narrow.values()), whole])
 
 
 def _most(extent: ir.Expr) -> int | None:

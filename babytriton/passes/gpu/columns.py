@@ -195,7 +195,7 @@ class ColumnWriter:
         """What takes in what is reduced."""
         block = self.program.blocks[0]
         writer.row = lambda: row
-        return writer.elements(0, block, vector, lambda n, x: adding(block, total, n)(x))
+        return writer.elements(block, vector, lambda n, x: adding(block, total, n)(x))
 
     def _of_piece(
         self, writer: Writer, total: tirx.Var, piece: ir.Expr, vector: Vector
@@ -258,8 +258,8 @@ class ColumnWriter:
             assert target is not None
             to = (block.buffer, writer.place(target, vector.first))
             done += copy_vector(self._width, to, (total, number(0)))
-        for place, other in enumerate(self.program.blocks[1:], 1):
-            done += writer.pointwise(place, other)(vector)
+        for other in self.program.blocks[1:]:
+            done += writer.pointwise(other)(vector)
         return done
 
 

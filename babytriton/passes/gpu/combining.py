@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -53,59 +53,79 @@ class Team:
     has_shuffles: bool
     allocations: list[tirx.Var]
 
-    def combine(self, block: Block, total: tirx.Var) -> Statements:
+    def combine(self, *reductions: tuple[Block, tirx.Var]) -> Statements:
         """Give each thread what all of them have together.
 
         Args:
-            block: the reduction.
-            total: a thread's own result, and then that of all.
+            reductions: each with a thread's own result, and then that of all.
         """
-        if self.count == 1:
+        if self.count == 1 or not reductions:
             return []
-        return (
-            self._by_shuffles(block, total) if self.has_shuffles else self._by_memory(block, total)
-        )
+        return self._by_shuffles(reductions) if self.has_shuffles else self._by_memory(reductions)
 
-    def _by_shuffles(self, block: Block, total: tirx.Var) -> Statements:
+    def _by_shuffles(self, reductions: Sequence[tuple[Block, tirx.Var]]) -> Statements:
         """Warps combine their values by shuffles, and leave the results in shared memory.
 
         Every thread combines these in the same order.
         """
-        add = adding(block, total)
         farthest = min(self.count, WARP) // 2
-        body = each(
-            "halving",
-            farthest.bit_length(),
-            lambda n: add(from_lane("xor", only(total), number(farthest) >> n)),
-        )
+
+        def halve(n: ir.Expr) -> Statements:
+            return [
+                stmt
+                for block, total in reductions
+                for stmt in adding(block, total)(
+                    from_lane("xor", only(total), number(farthest) >> n)
+                )
+            ]
+
+        body = each("halving", farthest.bit_length(), halve)
         count = self.count // WARP
         if count <= 1:
             return body
-        warps = self._shared(block, count, "warps")
+        found = [(block, total, self._shared(block, count, "warps")) for block, total in reductions]
         warp = tirx.floordiv(self.lane, number(WARP))
-        put = tirx.BufferStore(warps, only(total), [warp])
+        puts = [tirx.BufferStore(warps, only(total), [warp]) for _, total, warps in found]
         is_first = tirx.EQ(tirx.floormod(self.lane, number(WARP)), number(0))
-        first = tirx.BufferStore(total, tirx.BufferLoad(warps, [number(0)]), [number(0)])
-        others = each("warp", count - 1, lambda n: add(tirx.BufferLoad(warps, [n + 1])))
-        return [*body, *guarded(is_first, [put]), first, *others]
 
-    def _by_memory(self, block: Block, total: tirx.Var) -> Statements:
+        def take(n: ir.Expr) -> Statements:
+            return [
+                stmt
+                for block, total, warps in found
+                for stmt in adding(block, total)(tirx.BufferLoad(warps, [n + 1]))
+            ]
+
+        firsts = [
+            tirx.BufferStore(total, tirx.BufferLoad(warps, [number(0)]), [number(0)])
+            for _, total, warps in found
+        ]
+        return [*body, *guarded(is_first, puts), *firsts, *each("warp", count - 1, take)]
+
+    def _by_memory(self, reductions: Sequence[tuple[Block, tirx.Var]]) -> Statements:
         """Half of the threads that are left take in what the other half have, again and again."""
-        values = self._shared(block, self.count, "threads")
-        combine = block.combine
-        assert combine is not None
+        found = [
+            (block, total, self._shared(block, self.count, "threads"))
+            for block, total in reductions
+        ]
 
         def halve(step: ir.Expr) -> Statements:
             half = number(self.count // 2) >> step
-            own, other = (tirx.BufferLoad(values, [n]) for n in (self.lane, self.lane + half))
-            put = tirx.BufferStore(values, combine(own, other), [self.lane])
-            return guarded(self.lane < half, [put])
+            puts: Statements = []
+            for block, _, values in found:
+                combine = block.combine
+                assert combine is not None
+                own, other = (tirx.BufferLoad(values, [n]) for n in (self.lane, self.lane + half))
+                puts.append(tirx.BufferStore(values, combine(own, other), [self.lane]))
+            return guarded(self.lane < half, puts)
 
         steps = (self.count // 2).bit_length()
         return [
-            tirx.BufferStore(values, only(total), [self.lane]),
+            *(tirx.BufferStore(values, only(total), [self.lane]) for _, total, values in found),
             *each("halving", steps, halve, tirx.ForKind.SERIAL),
-            tirx.BufferStore(total, tirx.BufferLoad(values, [number(0)]), [number(0)]),
+            *(
+                tirx.BufferStore(total, tirx.BufferLoad(values, [number(0)]), [number(0)])
+                for _, total, values in found
+            ),
         ]
 
     def _shared(self, block: Block, count: int, owners: str) -> tirx.Var:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import bind_flat, bind_one, thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -61,13 +64,13 @@ def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
         several = next((count for least, count in SEVERAL if length >= least), 1)
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
-    writer.keep_reread()
+    load = writer.keep(Sweeps.of(program).shared(0, keeps=False))
 
     def thread(ids: dict[str, ir.Expr]) -> Statements:
         def of_vector(n: ir.Expr) -> Statements:
             place = (ids["blockIdx.x"] * number(several) + n) * number(threads)
             first = (place + ids["threadIdx.x"]) * number(width)
-            return _one_vector(program, writer, first, threads * several)
+            return _one_vector(program, writer, load, first, threads * several)
 
         body = each("vector", several, of_vector)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
@@ -94,16 +97,19 @@ def single_number(program: Program) -> tirx.Stmt:
     return launched({"blockIdx.x": 1, "threadIdx.x": 1}, thread)
 
 
-def _one_vector(program: Program, writer: Writer, first: ir.Expr, vectors: int) -> Statements:
-    """What a thread does for the elements from one on."""
+def _one_vector(
+    program: Program,
+    writer: Writer,
+    load: Callable[[Vector], Statements],
+    first: ir.Expr,
+    vectors: int,
+) -> Statements:
+    """What a thread does for the elements from one on, once it has loaded what several are of."""
     length, width = program.length, writer.width
 
     def of(vector: Vector) -> Statements:
-        return [
-            stmt
-            for place, block in enumerate(program.blocks)
-            for stmt in writer.pointwise(place, block)(vector)
-        ]
+        parts = [load, *(writer.pointwise(block) for block in program.blocks)]
+        return [stmt for part in parts for stmt in part(vector)]
 
     whole = of(Vector(first, number(0), width))
     if isinstance(length, int) and length % width == 0:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, nodes, open_kernel
+from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
-from babytriton.passes.gpu.online import Online, OnlineWriter, is_there, pairs, scaled, settled
+from babytriton.passes.gpu.online import OnlineWriter, is_there, pairs, scaled, settled
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     as_expr,
@@ -49,11 +50,11 @@ LONG = THREADS * VECTORS * 4 * 8
 class LongRows(ScheduleRule):
     """Takes reductions along the last axes of a few long rows, with pointwise blocks around them.
 
-    Cuts each row into pieces, a thread block for each. A reduction leaves a result for each piece
-    in memory; the kernels after it begin by combining these, each in the same order. So results
-    do not depend on the order in which blocks run. A maximum and the sum of exponentials after it
-    share a kernel: a softmax reads its rows twice. Rows of a length that a call tells may be long:
-    they are cut into as many pieces as it computes then.
+    Cuts each row into pieces, a thread block for each. A sweep is a kernel, and leaves results of
+    its reductions for each piece in memory; the kernels after it begin by combining those that they
+    need, each in the same order. So results do not depend on the order in which blocks run. A
+    maximum and the sum of exponentials after it share a sweep: a softmax reads its rows twice. Rows
+    of a length that a call tells may be long: they are cut into as many pieces as it computes then.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -69,9 +70,10 @@ class LongRows(ScheduleRule):
         reductions = [block for block in program.blocks if block.combine is not None]
         if any(block.dtype not in SHUFFLED for block in reductions):
             return None
-        if any(program.is_passed_on(block) for block in program.blocks):
+        sweeps = Sweeps.of(program, pairs(program))
+        if sweeps.is_passed_on:
             return None
-        return PieceWriter.of(program).written_out(sch.mod["main"])
+        return PieceWriter.of(program, sweeps).written_out(sch.mod["main"])
 
 
 def _is_long(program: Program) -> bool:
@@ -90,6 +92,7 @@ class PieceWriter:
 
     Attributes:
         program: what is computed.
+        sweeps: of the program.
         rows: how many there are.
         pieces: of each row.
         width: elements of a vector.
@@ -99,6 +102,7 @@ class PieceWriter:
     """
 
     program: Program
+    sweeps: Sweeps
     rows: int
     pieces: Extent
     width: int
@@ -106,115 +110,68 @@ class PieceWriter:
     shifts: dict[int, tirx.Var] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._tops = {pair.top: pair for pair in pairs(self.program)}
-        self._totals = {pair.total: pair for pair in self._tops.values()}
+        self._totals = {pair.total: pair for pair in self.sweeps.pairs}
         self._count, first = told("pieces", self.pieces)
         self._at_once = product([self._count, THREADS * self.width])
         self._turns, second = told("steps", parts(self.program.length, self._at_once))
         self._told = [*first, *second]
 
     @classmethod
-    def of(cls, program: Program) -> PieceWriter:
+    def of(cls, program: Program, sweeps: Sweeps) -> PieceWriter:
         """For a program of long rows."""
         assert isinstance(program.row_count, int)
         width = program.vector(has_tail=False)
         most = tirx.floordiv(as_expr(program.length), number(THREADS * VECTORS * width))
         count = pieces(BLOCKS // program.row_count, most)
-        return cls(program, program.row_count, count, width)
+        return cls(program, sweeps, program.row_count, count, width)
 
     def written_out(self, func: tirx.PrimFunc) -> s_tir.Schedule:
-        """The function as a kernel for each way along the rows, and one for their values."""
-        kernels = [self._along_rows(places) for places in self._ways()]
-        if any(block.is_result for block in self._of_rows(len(self.program.blocks))):
+        """The function as a kernel for each sweep, and one for what rows have one value of."""
+        kernels = [self._of_sweep(sweep) for sweep in range(self.sweeps.count)]
+        if self.sweeps.results():
             kernels.append(self._of_row_values())
         passed = [*self.partial.values(), *self.shifts.values()]
         return written_out(func, [*self._told, *kernels], passed)
 
-    def _of_rows(self, end: int) -> list[Block]:
-        """The blocks before a place that have a value for each row."""
-        blocks = self.program.blocks[:end]
-        return [block for block in blocks if block.combine is not None or not block.has_elements]
-
-    def _ways(self) -> list[list[int]]:
-        """The places of the blocks that go along the rows; of those in one list that do it at once.
-
-        Reductions do where the later ones need nothing that is computed from the first one on.
-        """
-        blocks, found = self.program.blocks, list[list[int]]()
-        plain = {n for n, x in enumerate(blocks) if x.combine is not None and n not in self._tops}
-        for place, block in enumerate(blocks):
-            if not block.has_elements or place in self._totals:
-                continue
-            way = found[-1] if found else []
-            since = {other.buffer for other in blocks[way[0] : place]} if way else set()
-            read = {load.source for load in nodes(block.value, ir.TensorLoad)}
-            if way and plain.issuperset([*way, place]) and not read & since:
-                way.append(place)
-            else:
-                found.append([place])
-        return found
-
-    def _along_rows(self, places: Sequence[int]) -> tirx.Stmt:
-        """The kernel of blocks that go along the rows."""
+    def _of_sweep(self, number_: int) -> tirx.Stmt:
+        """The kernel of a sweep, which leaves in memory what pieces have of its reductions."""
         writer = Writer(self.program, self.width, self.width)
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
             writer.row = lambda: ids["blockIdx.y"]
-            body = [*writer.load_of_rows(), *self._replayed(writer, places[0], lane)]
-            for place in places:
-                block = self.program.blocks[place]
-                if block.combine is None:
-                    body += self._steps(piece, lane, writer.pointwise(place, block))
-                elif place in self._tops:
-                    body += self._both(writer, self._tops[place], piece, lane)
-                else:
-                    body += self._reduction(writer, place, piece, lane)
+            body = writer.load_of_rows()
+            body += self._replayed(writer, self.sweeps.before(number_), lane)
+            sweep = SweepWriter(writer, self.sweeps, number_, False, "piece")
+            left = {self._of_pieces(place): total for place, total in sweep.totals.items()}
+            for pair in sweep.pairs:
+                left[self._shifts_of_pieces(pair)] = pair.shift
+            body += sweep.begin()
+            body += self._steps(piece, lane, sweep.of_vector)
+            body += sweep.across(self._team(writer, lane))
+            body += self._left(writer, piece, lane, left) if left else []
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
         extents = {"blockIdx.x": self._count, "blockIdx.y": self.rows, "threadIdx.x": THREADS}
         return launched(extents, thread)
 
-    def _reduction(self, writer: Writer, place: int, piece: ir.Expr, lane: ir.Expr) -> Statements:
-        """What a piece has of a reduction, left in memory."""
-        block = self.program.blocks[place]
-        total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_piece")
-        add = adding(block, total)
-
-        def of_vector(vector: Vector) -> Statements:
-            return writer.elements(place, block, vector, lambda _, value: add(value))
-
-        self.partial[place] = self._of_pieces(f"{block.buffer.name}_of_pieces", block.dtype)
-        return [
-            start(block, total),
-            *self._steps(piece, lane, of_vector),
-            *self._team(writer, lane).combine(block, total),
-            *self._left(writer, piece, lane, {self.partial[place]: total}),
-        ]
-
-    def _both(self, writer: Writer, online: Online, piece: ir.Expr, lane: ir.Expr) -> Statements:
-        """What a piece has of two reductions in one pass, left in memory."""
-        writer.keep_reread((online.top, online.total))
-        both = OnlineWriter(writer, online)
-        left = {}
-        for place, value in ((online.top, both.top), (online.total, both.total)):
-            block = self.program.blocks[place]
-            self.partial[place] = self._of_pieces(f"{block.buffer.name}_of_pieces", block.dtype)
-            left[self.partial[place]] = value
-        name, dtype = f"{self.program.blocks[online.total].buffer.name}_shifts", both.shift.ty.dtype
-        self.shifts[online.total] = self._of_pieces(name, str(dtype))
-        left[self.shifts[online.total]] = both.shift
-        return [
-            *both.begin(),
-            *self._steps(piece, lane, both.of_vector),
-            *both.across(self._team(writer, lane)),
-            *self._left(writer, piece, lane, left),
-        ]
-
     def _team(self, writer: Writer, lane: ir.Expr) -> Team:
         return Team(THREADS, lane, True, writer.allocations)
 
-    def _of_pieces(self, name: str, dtype: str) -> tirx.Var:
+    def _of_pieces(self, place: int) -> tirx.Var:
+        """Memory for what each piece has of a reduction."""
+        block = self.program.blocks[place]
+        self.partial[place] = self._memory(f"{block.buffer.name}_of_pieces", block.dtype)
+        return self.partial[place]
+
+    def _shifts_of_pieces(self, pair: OnlineWriter) -> tirx.Var:
+        """Memory for what each piece has taken from the exponents."""
+        place = pair.online.total
+        name = f"{self.program.blocks[place].buffer.name}_shifts"
+        self.shifts[place] = self._memory(name, str(pair.shift.ty.dtype))
+        return self.shifts[place]
+
+    def _memory(self, name: str, dtype: str) -> tirx.Var:
         """Memory for a number of each piece."""
         return tirx.decl_buffer((as_expr(product([self.rows, self.pieces])),), dtype, name)
 
@@ -235,8 +192,9 @@ class PieceWriter:
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             lane = ids["threadIdx.x"]
             writer.row = lambda: ids["blockIdx.x"]
-            body = self._replayed(writer, len(self.program.blocks), lane)
-            for block in self._of_rows(len(self.program.blocks)):
+            places = self.sweeps.results()
+            body = self._replayed(writer, places, lane)
+            for block in (self.program.blocks[place] for place in places):
                 if block.is_result:
                     place = writer.at(offset(block.buffer, list(block.store.indices)), None)
                     put = store(block.buffer, only(writer.value(block)), place)
@@ -245,27 +203,45 @@ class PieceWriter:
 
         return launched({"blockIdx.x": self.rows, "threadIdx.x": THREADS}, thread)
 
-    def _replayed(self, writer: Writer, end: int, lane: ir.Expr) -> Statements:
-        """The values of the row that blocks before a place have, from what the pieces left."""
+    def _replayed(self, writer: Writer, places: list[int], lane: ir.Expr) -> Statements:
+        """What the row has one value of at some places, from what the pieces left."""
         body: Statements = []
-        for place, block in enumerate(self.program.blocks[:end]):
-            if block.combine is not None:
-                body += self._combined(writer, place, lane)
-            elif not block.has_elements:
+        done: set[int] = set()
+        for place in places:
+            block = self.program.blocks[place]
+            if block.combine is None:
                 body += writer.value_of_row(block)[1]
+            elif place not in done:
+                together = [n for n in places if self._is_combined_with(n, place)]
+                body += self._combined(writer, together, lane)
+                done.update(together)
         return body
 
-    def _combined(self, writer: Writer, place: int, lane: ir.Expr) -> Statements:
-        block, partial = self.program.blocks[place], self.partial[place]
-        total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-        writer.computed(block, total)
-        add = adding(block, total)
-        body = [start(block, total)]
-        shift = None
-        if place in self._totals:
-            expr = writer.of_row(block, self._totals[place].shift)
-            shift = writer.allocate(1, str(expr.ty.dtype), f"{block.buffer.name}_shift")
-            body.append(tirx.BufferStore(shift, expr, [number(0)]))
+    def _is_combined_with(self, place: int, other: int) -> bool:
+        """Whether both are reductions of one sweep; a sum of exponentials waits for its maximum."""
+        if place == other:
+            return True
+        is_reduction = self.program.blocks[place].combine is not None
+        numbers = self.sweeps.numbers
+        is_pair = place in self._totals or other in self._totals
+        return is_reduction and numbers[place] == numbers[other] and not is_pair
+
+    def _combined(self, writer: Writer, places: list[int], lane: ir.Expr) -> Statements:
+        """Reductions of the row, from what the pieces have."""
+        found: list[tuple[Block, tirx.Var]] = []
+        shifts: dict[int, tirx.Var] = {}
+        body: Statements = []
+        for place in places:
+            block = self.program.blocks[place]
+            total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
+            writer.computed(block, total)
+            found.append((block, total))
+            body.append(start(block, total))
+            if place in self._totals:
+                expr = writer.of_row(block, self._totals[place].shift)
+                name = f"{block.buffer.name}_shift"
+                shifts[place] = writer.allocate(1, str(expr.ty.dtype), name)
+                body.append(tirx.BufferStore(shifts[place], expr, [number(0)]))
 
         def take(step: ir.Expr) -> Statements:
             piece = step * number(THREADS) + lane
@@ -273,16 +249,21 @@ class PieceWriter:
             def of_piece(buffer: tirx.Var) -> ir.Expr:
                 return tirx.BufferLoad(buffer, [writer.row() * as_expr(self._count) + piece])
 
-            body = add(of_piece(partial))
-            if shift is not None:
-                value = scaled(of_piece(partial), of_piece(self.shifts[place]), only(shift))
-                body = guarded(is_there(of_piece(partial)), add(value))
-            return guarded(below(piece, self._count, THREADS), body)
+            taken: Statements = []
+            for place, (block, total) in zip(places, found):
+                add, own = adding(block, total), of_piece(self.partial[place])
+                if place in shifts:
+                    value = scaled(own, of_piece(self.shifts[place]), only(shifts[place]))
+                    taken += guarded(is_there(of_piece(self.partial[place])), add(value))
+                else:
+                    taken += add(own)
+            return guarded(below(piece, self._count, THREADS), taken)
 
-        steps = each("step", parts(self._count, THREADS), take, tirx.ForKind.SERIAL)
-        together = self._team(writer, lane).combine(block, total)
-        rest = [] if shift is None else settled(total, shift)
-        return [*body, *steps, *together, *rest]
+        body += each("step", parts(self._count, THREADS), take, tirx.ForKind.SERIAL)
+        body += self._team(writer, lane).combine(*found)
+        for place, (_, total) in zip(places, found):
+            body += settled(total, shifts[place]) if place in shifts else []
+        return body
 
     def _steps(
         self, piece: ir.Expr, lane: ir.Expr, body: Callable[[Vector], Statements]

@@ -8,7 +8,7 @@ the exponents, as logsumexp does with infinities.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -30,13 +30,13 @@ class Online:
     Attributes:
         top: the place of the first, of a maximum or minimum.
         total: the place of the second, of a sum of exponentials.
-        between: the values of the row between them, computed from the first.
-        shift: what is taken from the exponents, of these values.
+        between: the places of the values of the row that the shift is computed from.
+        shift: what is taken from the exponents, the first reduction or a value of it.
     """
 
     top: int
     total: int
-    between: tuple[Block, ...]
+    between: tuple[int, ...]
     shift: ir.Expr
 
 
@@ -47,26 +47,52 @@ def pairs(program: Program) -> tuple[Online, ...]:
 
 
 def _pair(program: Program, top: int) -> Online | None:
-    if program.blocks[top].combine is not tirx.Max:
+    first = program.blocks[top]
+    if first.combine is not tirx.Max:
         return None
-    for place in range(top + 1, len(program.blocks)):
-        block = program.blocks[place]
-        if block.combine is None and not block.has_elements:
+    values: dict[tirx.Var, int] = {}
+    for place, block in enumerate(program.blocks[top + 1 :], top + 1):
+        if not _reads(block.value, {first.buffer, *values}):
             continue
-        shift = _shift(program, top, place) if block.combine is tirx.Add else None
-        if shift is None:
-            return None
-        return Online(top, place, program.blocks[top + 1 : place], shift)
+        if block.combine is None and not block.has_elements:
+            values[block.buffer] = place
+            continue
+        shift = _shift(program, top, values, block) if block.combine is tirx.Add else None
+        return (
+            None if shift is None else Online(top, place, _between(program, values, shift), shift)
+        )
     return None
 
 
-def _shift(program: Program, top: int, place: int) -> ir.Expr | None:
+def _between(program: Program, values: Mapping[tirx.Var, int], shift: ir.Expr) -> tuple[int, ...]:
+    """The places of those values that a shift is computed from."""
+    found: list[int] = []
+    exprs = [shift]
+    for buffer, place in reversed(list(values.items())):
+        if any(_reads(expr, {buffer}) for expr in exprs):
+            found.insert(0, place)
+            exprs.append(program.blocks[place].value)
+    return tuple(found)
+
+
+def _reads(expr: ir.Expr, buffers: Collection[tirx.Var]) -> bool:
+    return any(load.source in buffers for load in nodes(expr, ir.TensorLoad))
+
+
+def _shift(
+    program: Program, top: int, places: Mapping[tirx.Var, int], block: Block
+) -> ir.Expr | None:
     """What a block takes from the exponents that it sums up, if these are what `top` is the maximum
     of, less that maximum, and nothing else of the block depends on it.
 
     Otherwise a sum so far, of numbers less a shift that is not their maximum, might be too large.
+
+    Args:
+        program: has the blocks.
+        top: the place of the maximum.
+        places: of the values of the row that are computed from it.
+        block: that sums up.
     """
-    block = program.blocks[place]
     factors = [block.value]
     if isinstance(block.value, tirx.Mul):
         factors = [block.value.a, block.value.b]
@@ -75,10 +101,9 @@ def _shift(program: Program, top: int, place: int) -> ir.Expr | None:
         return None
     own, shift = exponentials[0].args[0].a, exponentials[0].args[0].b
     others = [x for x in factors if not x.same_as(exponentials[0])]
-    of_top = {b.buffer for b in program.blocks[top:place]}
-    if any(load.source in of_top for x in others for load in nodes(x, ir.TensorLoad)):
+    if any(_reads(x, {program.blocks[top].buffer, *places}) for x in others):
         return None
-    values = {b.buffer: b.value for b in program.blocks[top + 1 : place]}
+    values = {buffer: program.blocks[place].value for buffer, place in places.items()}
     is_maximum = _is_maximum(shift, program.blocks[top], values)
     return shift if is_maximum and _is_reduced(own, program.blocks[top]) else None
 
@@ -136,7 +161,7 @@ class OnlineWriter:
 
     def __init__(self, writer: Writer, online: Online) -> None:
         self._writer = writer
-        self._online = online
+        self.online = online
         blocks = writer.program.blocks
         self._top, self._sum = blocks[online.top], blocks[online.total]
         self.top = self._register(self._top)
@@ -152,31 +177,37 @@ class OnlineWriter:
         self._writer.computed(block, total)
         return total
 
+    @property
+    def totals(self) -> dict[int, tirx.Var]:
+        """Where both are, by their places."""
+        return {self.online.top: self.top, self.online.total: self.total}
+
     def begin(self) -> Statements:
         """What stands before the pass."""
         return [start(self._top, self.top), start(self._sum, self.total), *self.shifted()]
 
     def shifted(self) -> Statements:
         """What finds the shift for the maximum at hand."""
-        values = [done for block in self._online.between for done in self._value(block)]
-        shift = self._writer.of_row(self._sum, self._online.shift)
+        writer, blocks = self._writer, self._writer.program.blocks
+        places = self.online.between
+        values = [stmt for place in places for stmt in writer.value_of_row(blocks[place])[1]]
+        shift = writer.of_row(self._sum, self.online.shift)
         return [*values, tirx.BufferStore(self.shift, shift, [number(0)])]
 
-    def _value(self, block: Block) -> Statements:
-        return self._writer.value_of_row(block)[1]
+    def top_of(self, vector: Vector) -> Statements:
+        """What takes the elements of a vector into the first."""
+        add = adding(self._top, self.top)
+        taken = self._writer.elements(self._top, vector, lambda _, x: add(x))
+        return [tirx.BufferStore(self._top_before, only(self.top), [number(0)]), *taken]
 
-    def of_vector(self, vector: Vector) -> Statements:
-        """What takes the elements of a vector into both."""
-        add_top, add = adding(self._top, self.top), adding(self._sum, self.total)
-        places, writer = self._online, self._writer
-        taken = writer.elements(places.top, self._top, vector, lambda _, x: add_top(x))
-        summed = writer.elements(places.total, self._sum, vector, lambda _, x: add(x))
-        keep = tirx.BufferStore(self._top_before, only(self.top), [number(0)])
+    def total_of(self, vector: Vector) -> Statements:
+        """What takes them into the second, once the first has them."""
+        add = adding(self._sum, self.total)
+        summed = self._writer.elements(self._sum, vector, lambda _, x: add(x))
         is_new = tirx.NE(only(self.top), only(self._top_before))
         # A thread may have seen nothing but minus infinity, which is not the maximum in the end.
         has_shift = tirx.NE(only(self.shift), _lowest(self.shift))
-        rescaled = guarded(is_new, self._rescaled())
-        return [keep, *taken, *rescaled, *guarded(has_shift, summed)]
+        return [*guarded(is_new, self._rescaled()), *guarded(has_shift, summed)]
 
     def _rescaled(self) -> Statements:
         """What brings the sum to the shift for the maximum at hand."""
@@ -188,9 +219,9 @@ class OnlineWriter:
     def across(self, team: Team) -> Statements:
         """Give each thread what all of them have together."""
         return [
-            *team.combine(self._top, self.top),
+            *team.combine((self._top, self.top)),
             *self._rescaled(),
-            *team.combine(self._sum, self.total),
+            *team.combine((self._sum, self.total)),
         ]
 
     def settled(self) -> Statements:

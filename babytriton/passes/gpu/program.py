@@ -5,7 +5,7 @@ A kernel works on rows; a row has elements. Elementwise kernels are a single row
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
@@ -239,43 +239,6 @@ class Program:
             load.source.same_as(block.buffer)
             for other in self.blocks
             for load in nodes(other.value, ir.TensorLoad)
-        )
-
-    def reread(self, places: Collection[int] | None = None) -> list[tuple[Access, int, int]]:
-        """What several blocks read from memory: with the first and the last of them.
-
-        Args:
-            places: of the blocks; all if not given.
-        """
-        written = [block.buffer for block in self.blocks]
-        found: list[tuple[Access, int, int]] = []
-        for reader, one in self.accesses():
-            if places is not None and reader not in places:
-                continue
-            if not one.moves or any(one.buffer.same_as(buffer) for buffer in written):
-                continue
-            for n, (other, first, _) in enumerate(found):
-                if one.is_same(other):
-                    found[n] = (other, first, reader)
-                    break
-            else:
-                found.append((one, reader, reader))
-        return [(one, first, last) for one, first, last in found if last > first]
-
-    def words(self) -> float:
-        """Registers for what is kept of each element, at the fullest moment."""
-        spans = [(str(one.buffer.ty.dtype), first, last) for one, first, last in self.reread()]
-        for n, block in enumerate(self.blocks):
-            if self.is_passed_on(block):
-                readers = [r for r, one in self.accesses() if one.buffer.same_as(block.buffer)]
-                spans.append((block.dtype, n, max(readers, default=n)))
-        return max(
-            sum(
-                max(item_bytes(dtype), 2) / 4
-                for dtype, first, last in spans
-                if first <= moment < last
-            )
-            for moment in range(len(self.blocks))
         )
 
     def vector(self, *, has_tail: bool) -> int:

@@ -10,11 +10,12 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, open_kernel
-from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, has_shuffles, start
+from babytriton.passes.gpu.combining import SHUFFLED, Team, has_shuffles
 from babytriton.passes.gpu.extents import Extent
-from babytriton.passes.gpu.online import Online, OnlineWriter, pairs
+from babytriton.passes.gpu.online import pairs
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.side_by_side import side_by_side
+from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -42,6 +43,10 @@ BLOCK = 256
 MOST_THREADS = 1024
 WORDS_OF_MOST = 40
 WORDS = 64
+
+# Words that a number of the row takes which a later sweep needs, with what is computed around it:
+# with so many, NVIDIA's compiler spilled nothing in the kernels that were joined from others.
+VALUE = 3
 
 # Words that a thread should have of a row, before it is shared by more than a warp.
 BUSY = 16
@@ -73,9 +78,38 @@ class Rowwise(ScheduleRule):
             shuffles = has_shuffles(target)
             program = None if program is None else side_by_side(program)
             layout = None if program is None else Layout.of(program, most, shuffles)
-            if program is not None and layout is not None:
+            if program is not None and layout is not None and self._suits(program, layout):
                 return written_out(func, [RowWriter(program, layout, shuffles).kernel()])
         return None
+
+    def _suits(self, program: Program, layout: Layout) -> bool:
+        """Whether a way to share rows out is good for what is computed."""
+        return True
+
+
+class RowwiseTogether(Rowwise):
+    """Takes what several kernels would do apart, if that reads no row more often than they do.
+
+    So it is where all of a row is done in one sweep, where registers keep rows and have room for
+    what so many blocks compute besides, and for rows too long for that in any kernel.
+    """
+
+    def _suits(self, program: Program, layout: Layout) -> bool:
+        sweeps = Sweeps.of(program, () if layout.is_kept else pairs(program))
+        if sweeps.count == 1:
+            return True
+        if not layout.is_kept:
+            length = program.length
+            return not isinstance(length, int) or length > MOST_THREADS * WORDS_OF_MOST
+        # Of narrow numbers compilers keep what these are as floats.
+        assert isinstance(layout.steps, int)
+        words = max(sweeps.words(least=4), 1) * layout.steps * layout.width
+        return words + VALUE * sweeps.values_kept() <= most_words(layout.threads)
+
+
+def most_words(threads: int) -> int:
+    """Words of registers for a row's values, of a thread among so many."""
+    return WORDS_OF_MOST if threads > MOST_THREADS // 2 else WORDS
 
 
 @dataclass(frozen=True)
@@ -113,15 +147,14 @@ class Layout:
         length, width = program.length, program.vector(has_tail=False)
         if not isinstance(length, int):
             return cls._again(program, min(most, BLOCK), 1)
-        vectors, words = -(-length // width), program.words()
+        vectors, words = -(-length // width), Sweeps.of(program).words()
         threads = 1
         while threads < min(vectors, WARP):
             threads *= 2
         while threads < min(most, vectors) and max(words, 1) * length > threads * BUSY:
             threads *= 2
         steps = -(-vectors // threads)
-        limit = WORDS_OF_MOST if threads > MOST_THREADS // 2 else WORDS
-        if max(words, 1) * steps * width > limit:
+        if max(words, 1) * steps * width > most_words(threads):
             return cls._again(program, min(most, MOST_THREADS // 2), width)
         # What rows share in memory is a block's.
         is_apart = threads <= WARP and (shuffles or threads == 1)
@@ -130,8 +163,8 @@ class Layout:
 
     @classmethod
     def _again(cls, program: Program, threads: int, width: int) -> Layout | None:
-        """For rows that each block reads again: no element may be passed from block to block."""
-        if any(program.is_passed_on(block) for block in program.blocks):
+        """For rows that each sweep reads again: no element may be passed from sweep to sweep."""
+        if Sweeps.of(program, pairs(program)).is_passed_on:
             return None
         count = tirx.ceildiv(as_expr(program.length), number(threads * width))
         return cls(threads, 1, width, sym.Analyzer().simplify(count), False)
@@ -155,11 +188,7 @@ class RowWriter:
             assert isinstance(layout.steps, int)
             count *= layout.steps
         self._writer = Writer(program, layout.width, count)
-        self._online: dict[int, Online] = {}
-        if layout.is_kept:
-            self._writer.keep_reread()
-        else:
-            self._online = {pair.top: pair for pair in pairs(program)}
+        self._sweeps = Sweeps.of(program, () if layout.is_kept else pairs(program))
 
     def kernel(self) -> tirx.Stmt:
         """What each thread does."""
@@ -188,23 +217,29 @@ class RowWriter:
         writer.row = row
         writer.is_row = own() < as_expr(count) if has_rest else None
         body = writer.load_of_rows()
-        done_before = {pair.total for pair in self._online.values()}
-        for place, block in enumerate(self._program.blocks):
-            if place in self._online:
-                body += [
-                    *self._both(self._online[place]),
-                    *self._result(block, writer.value(block)),
-                ]
-            elif place in done_before:
-                body += self._result(block, writer.value(block))
-            elif block.combine is not None:
-                body += self._reduction(place, block)
-            elif block.has_elements:
-                body += self._steps(writer.pointwise(place, block))
-            else:
-                value, done = writer.value_of_row(block)
-                body += [*done, *self._result(block, value)]
+        for sweep in range(self._sweeps.count):
+            body += [*self._values(sweep), *self._sweep(sweep)]
+        body += self._values(self._sweeps.count)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+    def _values(self, sweep: int) -> Statements:
+        """The values of the row before a sweep."""
+        body: Statements = []
+        for place in self._sweeps.values(sweep):
+            block = self._program.blocks[place]
+            value, done = self._writer.value_of_row(block)
+            body += [*done, *self._result(block, value)]
+        return body
+
+    def _sweep(self, number_: int) -> Statements:
+        """All that is done in one sweep, with the results of its reductions."""
+        keeps = self._layout.is_kept
+        sweep = SweepWriter(self._writer, self._sweeps, number_, keeps, "row")
+        body = [*sweep.begin(), *self._steps(sweep.of_vector), *sweep.across(self._team)]
+        body += [stmt for pair in sweep.pairs for stmt in pair.settled()]
+        for place, total in sorted(sweep.totals.items()):
+            body += self._result(self._program.blocks[place], total)
+        return body
 
     def _result(self, block: Block, value: tirx.Var) -> Statements:
         """The store of a value of the row, if that is a result."""
@@ -213,30 +248,6 @@ class RowWriter:
         place = self._writer.at(offset(block.buffer, list(block.store.indices)), None)
         is_one = both(self._writer.is_row, tirx.EQ(self._lane, number(0)))
         return guarded(is_one, [store(block.buffer, only(value), place)])
-
-    def _reduction(self, place: int, block: Block) -> Statements:
-        """The row's values combined."""
-        total = self._writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-        self._writer.computed(block, total)
-        add = adding(block, total)
-
-        def of_vector(vector: Vector) -> Statements:
-            return self._writer.elements(place, block, vector, lambda _, value: add(value))
-
-        return [
-            start(block, total),
-            *self._steps(of_vector),
-            *self._team.combine(block, total),
-            *self._result(block, total),
-        ]
-
-    def _both(self, online: Online) -> Statements:
-        """Two reductions in one pass over the row."""
-        self._writer.keep_reread((online.top, online.total))
-        both = OnlineWriter(self._writer, online)
-        body = [*both.begin(), *self._steps(both.of_vector), *both.across(self._team)]
-        self._writer.forget_reread()
-        return [*body, *both.settled()]
 
     def _steps(self, body: Callable[[Vector], Statements]) -> Statements:
         """The thread's vectors one after the other."""

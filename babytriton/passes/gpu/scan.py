@@ -181,7 +181,7 @@ class ScanWriter:
         body = [
             start(self.reduction, total),
             *each("step", self._steps, step, tirx.ForKind.SERIAL),
-            *team.combine(self.reduction, total),
+            *team.combine((self.reduction, total)),
         ]
         put = store(self.partial, only(total), row * number(self.pieces) + piece)
         body += guarded(tirx.EQ(lane, number(0)), [put])
@@ -203,7 +203,7 @@ class ScanWriter:
         steps = -(-self.pieces // self.threads)
         return [
             *each("step", steps, take, tirx.ForKind.SERIAL),
-            *team.combine(self.reduction, carry),
+            *team.combine((self.reduction, carry)),
         ]
 
     def _scan(self, ids: dict[str, ir.Expr]) -> Statements:

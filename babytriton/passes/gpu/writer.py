@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -54,6 +54,18 @@ class _Loaded:
         return tirx.BufferLoad(self.values, [place])
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Registers for what several blocks read: all that the thread has, or those of a vector."""
+
+    access: Access
+    values: tirx.Var
+    is_whole: bool
+
+    def of(self, vector: Vector) -> _Loaded:
+        return _Loaded(self.access, self.values, vector.kept if self.is_whole else number(0))
+
+
 class Writer:
     """What a thread does for the blocks of a program, vector by vector.
 
@@ -74,29 +86,39 @@ class Writer:
         # where one of them needs it, and then no vector of addresses.
         self.row: Callable[[], ir.Expr] = lambda: number(0)
         self.is_row: ir.Expr | None = None
-        # Where values are that were computed, and those that several blocks read.
+        # Where values are that were computed, and those that were loaded for several blocks.
         self._values: dict[tirx.Var, tirx.Var] = {}
-        self._reread: list[tuple[Access, tirx.Var, int]] = []
+        self._kept: list[_Kept] = []
         # What is read once a row: by the load, in which register it is.
         self._of_rows: list[tuple[ir.TensorLoad, tirx.Var]] = []
         # And what is read once for the vector that is being written, since a choice is made by it.
         self._of_vector: list[tuple[ir.TensorLoad, tirx.Var]] = []
 
-    def keep_reread(self, places: Collection[int] | None = None) -> None:
-        """Have what several blocks read loaded once.
+    def keep(self, accesses: Iterable[tuple[Access, bool]]) -> Callable[[Vector], Statements]:
+        """Have what is read in some places in registers from now on.
 
         Args:
-            places: of the blocks; all if not given.
-        """
-        for one, first, _ in self.program.reread(places):
-            if not self._fits(one):
-                continue
-            values = self.allocate(self.count, str(one.buffer.ty.dtype), f"{one.name}_part")
-            self._reread.append((one, values, first))
+            accesses: the places, and whether all elements that the thread has are kept of each, or
+                those of a vector.
 
-    def forget_reread(self) -> None:
+        Returns:
+            What loads them for a vector.
+        """
+        made: list[_Kept] = []
+        for one, is_whole in accesses:
+            if self._fits(one):
+                count, ending = (self.count, "part") if is_whole else (self.width, "vector")
+                dtype = str(one.buffer.ty.dtype)
+                values = self.allocate(count, dtype, f"{one.name}_{ending}")
+                made.append(_Kept(one, values, is_whole))
+        self._kept += made
+        return lambda vector: [
+            stmt for kept in made for stmt in self._load(kept.of(vector), vector)
+        ]
+
+    def forget(self) -> None:
         """Have each block load what it reads by itself."""
-        self._reread.clear()
+        self._kept.clear()
 
     def load_of_rows(self) -> Statements:
         """What loads the numbers that are read for the whole row."""
@@ -148,7 +170,7 @@ class Writer:
         """An expression of the block that has no elements in it."""
         return self._replaced(block, expr, None, [])
 
-    def pointwise(self, place: int, block: Block) -> Callable[[Vector], Statements]:
+    def pointwise(self, block: Block) -> Callable[[Vector], Statements]:
         """What computes, and stores, the block's values of a vector."""
         target = self.program.access(block, block.store) if block.is_result else None
         if target is not None and not self._fits(target):
@@ -177,7 +199,7 @@ class Writer:
                     done += guarded(self.is_row, [put])
                 return done
 
-            done = self.elements(place, block, vector, use)
+            done = self.elements(block, vector, use)
             if target is None or values is None:
                 return done
             at = self.place(target, vector.first)
@@ -188,7 +210,6 @@ class Writer:
 
     def elements(
         self,
-        place: int,
         block: Block,
         vector: Vector,
         use: Callable[[ir.Expr, ir.Expr], Sequence[tirx.Stmt]],
@@ -201,7 +222,7 @@ class Writer:
             ways = []
             for side in sides:
                 others = len(self.allocations)
-                ways.append(sequence(self.elements(place, side, vector, use)))
+                ways.append(sequence(self.elements(side, vector, use)))
                 self._spare += self.allocations[others:]
             self._spare.clear()
             chosen = tirx.IfThenElse(self.at(test, vector.first), *ways)
@@ -210,17 +231,15 @@ class Writer:
         body: Statements = []
         loaded: list[_Loaded] = []
         for one in self._accesses(block):
-            kept = next((k for k in self._reread if one.is_same(k[0])), None)
-            dtype = str(one.buffer.ty.dtype)
+            kept = next((k for k in self._kept if one.is_same(k.access)), None)
             if kept is not None:
-                found = _Loaded(one, kept[1], vector.kept)
-            else:
-                count = self.width if one.moves else 1
-                values = self.allocate(count, dtype, f"{one.name}_vector")
-                found = _Loaded(one, values, number(0))
-            loaded.append(found)
-            if kept is None or kept[2] == place:
-                body += self._load(found, vector)
+                loaded.append(kept.of(vector))
+                continue
+            count = self.width if one.moves else 1
+            dtype = str(one.buffer.ty.dtype)
+            values = self.allocate(count, dtype, f"{one.name}_vector")
+            loaded.append(_Loaded(one, values, number(0)))
+            body += self._load(loaded[-1], vector)
 
         def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
             return use(lane, self._replaced(block, block.value, (vector, lane), loaded))
