@@ -488,6 +488,16 @@ def test_statistics_of_any_size_read_each_number_once(fn) -> None:
         check(fn, *(torch.randn(shape) for _ in specs), within=2e-5, program=program)
 
 
+@pytest.mark.parametrize(("fn", "sweeps"), [(torch.logsumexp, 1), (torch.log_softmax, 2)])
+def test_exponentials_of_any_size_share_the_sweep_of_their_maximum(fn, sweeps: int) -> None:
+    program = bt.jit(target=gpu.TARGET)(lambda x: fn(x, -1)).lower(bt.Tensor["n", "m"]).compile()
+    assert len(re.findall(r"= x\[", program.source())) == sweeps
+    for shape in ((3, 100), (7, 1500)):
+        x = torch.randn(shape)
+        found = gpu.call(program, (x,))
+        torch.testing.assert_close(found.double(), fn(x.double(), -1), rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("shape", [(5, 33), (40, 4097), (3, 1 << 17)])
 @pytest.mark.parametrize("fn", [statistics, of_whole, of_pair])
 def test_statistics(fn, shape: tuple[int, int]) -> None:

@@ -70,6 +70,7 @@ class Rowwise(ScheduleRule):
         if kernel is None:
             return None
         most = min(MOST_THREADS, most_threads(target))
+        found: list[RowWriter] = []
         for repeat_calls in (False, True):
             sch, infos = kernel[0].copy(), list(kernel[1])
             infos = rows_first(sch, inline_cheap(sch, infos, repeat_calls=repeat_calls))
@@ -79,8 +80,12 @@ class Rowwise(ScheduleRule):
             program = None if program is None else side_by_side(program)
             layout = None if program is None else Layout.of(program, most, shuffles)
             if program is not None and layout is not None and self._suits(program, layout):
-                return written_out(func, [RowWriter(program, layout, shuffles).kernel()])
-        return None
+                found.append(RowWriter(program, layout, shuffles))
+                if layout.is_kept:
+                    break
+        # Rows that are read again are read less often where values with calls are computed again.
+        best = min(found, key=lambda writer: writer.sweeps.count, default=None)
+        return None if best is None else written_out(func, [best.kernel()])
 
     def _suits(self, program: Program, layout: Layout) -> bool:
         """Whether a way to share rows out is good for what is computed."""
@@ -188,7 +193,7 @@ class RowWriter:
             assert isinstance(layout.steps, int)
             count *= layout.steps
         self._writer = Writer(program, layout.width, count)
-        self._sweeps = Sweeps.of(program, () if layout.is_kept else pairs(program))
+        self.sweeps = Sweeps.of(program, () if layout.is_kept else pairs(program))
 
     def kernel(self) -> tirx.Stmt:
         """What each thread does."""
@@ -217,15 +222,15 @@ class RowWriter:
         writer.row = row
         writer.is_row = own() < as_expr(count) if has_rest else None
         body = writer.load_of_rows()
-        for sweep in range(self._sweeps.count):
+        for sweep in range(self.sweeps.count):
             body += [*self._values(sweep), *self._sweep(sweep)]
-        body += self._values(self._sweeps.count)
+        body += self._values(self.sweeps.count)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
     def _values(self, sweep: int) -> Statements:
         """The values of the row before a sweep."""
         body: Statements = []
-        for place in self._sweeps.values(sweep):
+        for place in self.sweeps.values(sweep):
             block = self._program.blocks[place]
             value, done = self._writer.value_of_row(block)
             body += [*done, *self._result(block, value)]
@@ -234,7 +239,7 @@ class RowWriter:
     def _sweep(self, number_: int) -> Statements:
         """All that is done in one sweep, with the results of its reductions."""
         keeps = self._layout.is_kept
-        sweep = SweepWriter(self._writer, self._sweeps, number_, keeps, "row")
+        sweep = SweepWriter(self._writer, self.sweeps, number_, keeps, "row")
         body = [*sweep.begin(), *self._steps(sweep.of_vector), *sweep.across(self._team)]
         body += [stmt for pair in sweep.pairs for stmt in pair.settled()]
         for place, total in sorted(sweep.totals.items()):
