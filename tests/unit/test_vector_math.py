@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import platform
 import re
 from collections.abc import Callable
 from typing import Any
@@ -317,3 +320,25 @@ def test_conversions_to_bfloat16_round() -> None:
     x = torch.cat([x, SPECIAL])
     for found, exact in zip(bt.jit("cpu")(there_and_back)(x), there_and_back(x)):
         torch.testing.assert_close(found, exact, rtol=0, atol=0, equal_nan=True)
+
+
+FE_UNDERFLOW = {"x86_64": 16, "aarch64": 8}.get(platform.machine())
+
+
+@pytest.mark.skipif(FE_UNDERFLOW is None, reason="the number of C's FE_UNDERFLOW is not known here")
+@pytest.mark.parametrize("fn", [exp, exp2, sigmoid])
+def test_exponentials_that_are_zero_do_not_underflow(fn: Any) -> None:
+    """Of results that are rounded to 0 some processors take fifteen times as long."""
+    library = ctypes.CDLL(None)
+    jitted = bt.jit("cpu")(fn)
+
+    def underflows(number: float) -> bool:
+        x = torch.full((64,), number)
+        jitted(x)
+        library.feclearexcept(FE_UNDERFLOW)
+        assert jitted(x).eq(0).all() == (number < -160)
+        return bool(library.fetestexcept(FE_UNDERFLOW))
+
+    assert underflows(-95.3 if fn is not exp2 else -140.3)
+    for number in (-160.5, -1e9, -math.inf):
+        assert not underflows(number)
