@@ -65,22 +65,17 @@ def _half_exp(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 def _exp_at_most_one(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """exp(x) of numbers that are not positive, by way of 2**64 * exp(x), which is no denormal."""
+    """exp(x) of numbers that are not positive, by way of 2**64 * exp(x), which is no denormal.
+
+    The bits of `shifted` are the exponent of that, and others that the shift pushes out.
+    """
 
     def of(x: ir.Expr) -> ir.Expr:
-        return steps(_normal_exp(steps, x, 64) * steps.f(2.0**-64))
+        near_one, shifted = _near_one(steps, x, _EXPONENT_OF_ONE + 64)
+        power = tirx.shift_left(steps.bits(shifted), steps.i(MANTISSA))
+        return steps(steps(near_one * steps.from_bits(power)) * steps.f(2.0**-64))
 
     return _unless_zero(steps, x, _LEAST, of)
-
-
-def _normal_exp(steps: Steps, x: ir.Expr, more: int = 0) -> ir.Expr:
-    """exp(x) * 2**more, where that is neither a denormal nor too large.
-
-    The bits of `shifted` are the exponent of a float32, and others that the shift pushes out.
-    """
-    near_one, shifted = _near_one(steps, x, _EXPONENT_OF_ONE + more)
-    power = tirx.shift_left(steps.bits(shifted), steps.i(MANTISSA))
-    return steps(near_one * steps.from_bits(power))
 
 
 def _near_one(steps: Steps, x: ir.Expr, more: int = 0) -> tuple[ir.Expr, ir.Expr]:
@@ -141,28 +136,29 @@ def sigmoid(steps: Steps, x: ir.Expr) -> ir.Expr:
     return steps(tirx.Select(x < steps.f(0.0), e * ratio, ratio))
 
 
-# Cephes' tanhf: tanh(x) = x + x**3 * P(x**2) for |x| < 0.625.
-_TANH = (
-    -5.70498872745e-3,
-    2.06390887954e-2,
-    -5.37397155531e-2,
-    1.33314422036e-1,
-    -3.33332819422e-1,
+# Rational minimax approximation of tanh(x) / x in x**2, as used by Eigen 3.4 and XLA.
+_TANH_OVER = (
+    -2.76076847742355e-16,
+    2.00018790482477e-13,
+    -8.60467152213735e-11,
+    5.12229709037114e-8,
+    1.48572235717979e-5,
+    6.37261928875436e-4,
+    4.89352455891786e-3,
 )
-_TANH_IS_ONE = 10.0
+_TANH_UNDER = (1.19825839466702e-6, 1.18534705686654e-4, 2.26843463243900e-3, 4.89352518554385e-3)
+_TANH_IS_ONE = 7.99881172180175781
+_TANH_IS_X = 4e-4
 
 
 def tanh(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """A polynomial near zero, and 1 - 2 / (exp(2 * abs(x)) + 1) elsewhere."""
+    """x, near zero, and a rational function elsewhere."""
     x = steps(x)
-    size = steps(tirx.abs(x))
-    square = steps(size * size)
-    near = steps(steps.fma(steps.polynomial(square, _TANH) * square, size, size))
-    most = steps(tirx.Min(steps.f(_TANH_IS_ONE), size))
-    e = _normal_exp(steps, steps(most + most))
-    far = steps(steps.f(1.0) - steps.f(2.0) / (e + steps.f(1.0)))
-    found = steps(tirx.Select(size < steps.f(0.625), near, far))
-    return steps(steps.with_sign_of(x, found))
+    inside = steps(steps.within(x, -_TANH_IS_ONE, _TANH_IS_ONE))
+    square = steps(inside * inside)
+    over = steps(inside * steps.polynomial(square, _TANH_OVER))
+    far = steps(over / steps.polynomial(square, _TANH_UNDER))
+    return steps(tirx.Select(tirx.abs(x) < steps.f(_TANH_IS_X), x, far))
 
 
 # Cephes' sinhf: sinh(x) = x + x**3 * P(x**2) for |x| < 1.
