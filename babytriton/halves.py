@@ -15,7 +15,7 @@ from babytriton.frontend.signature import FloatSpec, Leaf, Parameters, Signature
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes import gradient
 from babytriton.passes.gradient import Parameter, Result
-from babytriton.types import Dim, MemoryFormat, TensorType, find_dtype
+from babytriton.types import Dim, MemoryFormat, TensorType, find_dtype, without_repeated
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,7 @@ def _way_back(
 def _format_of(given: Input | None, leaves: Sequence[Leaf]) -> MemoryFormat | None:
     """How an input that is saved lies in memory, as a rule; None for all else."""
     spec = leaves[given].spec if isinstance(given, int) else given
-    format = spec.format if isinstance(spec, (TensorSpec, Hidden)) else None
-    return None if format is None or format.repeated else format
+    return without_repeated(spec.format) if isinstance(spec, (TensorSpec, Hidden)) else None
 
 
 def _type_of(param: relax.Var) -> TensorType:

@@ -234,8 +234,8 @@ class Runner:
         found = list(parameters)
         for i, x in enumerate(parameters):
             if isinstance(x, torch.Tensor):
-                format = self.program.formats.get(i)
-                found[i] = interop.readable(x if format is None else format.memory(x.detach()))
+                memory = interop.in_memory(x, self.program.formats.get(i))
+                found[i] = interop.readable(memory)
         return found
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:

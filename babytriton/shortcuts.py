@@ -26,7 +26,7 @@ from babytriton.ops.registry import Registry
 from babytriton.running import Runner
 from babytriton.runtime import interop
 from babytriton.runtime.attempts import MISSED, Attempt, NoShortcut
-from babytriton.types import Size, TensorType
+from babytriton.types import MemoryFormat, Size, TensorType
 
 _LOG = logging.getLogger(__name__)
 
@@ -176,6 +176,8 @@ class _Maker:
         """What the variables for tensors stand for at this call."""
         self._shapes: dict[str, Sequence[Size]] = {}
         """The shapes of those that have symbolic sizes."""
+        self._formats: dict[str, MemoryFormat] = {}
+        """How those lie of which the program takes what is in memory."""
         if runner.signature.autocast:
             state = attempt.know("state", runner.signature.autocast)
             attempt.require(f"{attempt.know('autocast', autocast.state)}() == {state}")
@@ -202,9 +204,14 @@ class _Maker:
     def function(self) -> Shortcut:
         """The function, once all arguments are looked at."""
         attempt, program, names = self._attempt, self._program, self._runner.names
-        unreadable = self._require(self._tensors, self._leaves)
+        for i, known in program.formats.items():
+            input = program.inputs[i]
+            if isinstance(input, int):
+                self._formats[self._leaves[input]] = known
+        unreadable = attempt.require_tensors(self._tensors, self._shapes, self._formats)
         outside = self._outside()
-        unreadable |= self._require({x: self._tensors[x] for x in outside}, outside)
+        tensors = {name: self._tensors[name] for name in outside}
+        unreadable |= attempt.require_tensors(tensors, self._shapes, self._formats)
         if not self._tensors:
             raise NoShortcut  # what torch is set to shows in how it looks at tensors
         if program.sizes is not None:
@@ -229,8 +236,8 @@ class _Maker:
                 continue
             # Gradients are those of the tensors, and not of what is in their memory.
             itself = self._runner.differentiated or self._runner.is_by_address(i)
-            format = program.formats.get(i)
-            taken = attempt.memory(value, None if itself and value not in unreadable else format)
+            format = None if itself and value not in unreadable else self._formats.get(value)
+            taken = attempt.memory(value, format)
             if value in unreadable:
                 taken = f"{attempt.know('readable', interop.readable)}({taken})"
             attempt.write(f"{name} = {taken}")
@@ -240,22 +247,6 @@ class _Maker:
             self._write(each, target, output(each.index), target not in unreadable)
         result = self._result(program.result, values, output)
         return attempt.function(result, program.devices[0])
-
-    def _require(self, tensors: Mapping[str, torch.Tensor], named: Sequence[str]) -> set[str]:
-        """Require tensors that are as some are; those that kernels cannot read as they are.
-
-        Args:
-            tensors: by their variables.
-            named: the variables for the leaves of the call, or for the tensors outside.
-        """
-        formats, hidden = {}, -1
-        of_leaves = named is self._leaves
-        for i, input in enumerate(self._program.inputs):
-            hidden += isinstance(input, Hidden)
-            number = input if isinstance(input, int) else hidden
-            if i in self._program.formats and isinstance(input, int) == of_leaves:
-                formats[named[number]] = self._program.formats[i]
-        return self._attempt.require_tensors(tensors, self._shapes, formats)
 
     def _turned(self, output: Callable[[int], str]) -> Callable[[int], str]:
         """Expressions for the outputs of the program, of those for what it gives of them."""
@@ -314,10 +305,14 @@ class _Maker:
         Returns:
             A variable for each of them.
         """
-        found = [input for input in self._program.inputs if isinstance(input, Hidden)]
-        hidden = {f"outside{n}": input for n, input in enumerate(found)}
+        inputs = enumerate(self._program.inputs)
+        found = [(i, input) for i, input in inputs if isinstance(input, Hidden)]
+        hidden = {f"outside{n}": input for n, (_, input) in enumerate(found)}
+        for name, (i, _) in zip(hidden, found):
+            if i in self._program.formats:
+                self._formats[name] = self._program.formats[i]
         # The tensors' own guards ask what is asked of all at once.
-        places = {id(input.place) for input in found}
+        places = {id(input.place) for input in hidden.values()}
         others = [guard for guard in self._program.guards if id(guard.place) not in places]
         self._attempt.require_outside(
             {name: input.place.read for name, input in hidden.items()},
@@ -353,8 +348,8 @@ class _Maker:
             # What is in memory has a shape of its own.
             shapes = {
                 name: attempt.shapes[value]
-                for i, (name, value) in enumerate(zip(runner.names, values))
-                if value in attempt.shapes and i not in self._program.formats
+                for name, value in zip(runner.names, values)
+                if value in attempt.shapes and value not in self._formats
             }
             lines, outputs = direct.lines(shapes)
             attempt.write(*lines)

@@ -180,3 +180,8 @@ class MemoryFormat:
         text = f"in memory by axes {', '.join(map(str, self.order))}"
         repeated = f", repeated along {', '.join(map(str, sorted(self.repeated)))}"
         return text + (repeated if self.repeated else "")
+
+
+def without_repeated(format: MemoryFormat | None) -> MemoryFormat | None:
+    """A format, if all elements of a tensor have places of their own; None otherwise."""
+    return None if format is None or format.repeated else format

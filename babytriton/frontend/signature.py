@@ -15,7 +15,7 @@ from babytriton.frontend.dimensions import Dimensions
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
 from babytriton.tensor import Tensor
-from babytriton.types import DTYPES, MemoryFormat, TensorType, find_dtype
+from babytriton.types import DTYPES, MemoryFormat, TensorType, find_dtype, without_repeated
 
 
 class Absent:
@@ -144,9 +144,10 @@ class Signature:
         specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
         same = _identities(values, static, names)
         found = cls(tuple(names), tuple(specs), static, same, autocast.state())
+        if not found.is_symbolic:
+            return found
         # Memory that has one element in the place of many does not tell how many these are.
-        plain = map(_without_repeated, found.specs)
-        return replace(found, specs=tuple(plain)) if found.is_symbolic else found
+        return replace(found, specs=tuple(map(_copying_expanded, found.specs)))
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
@@ -250,7 +251,7 @@ def sizeless(key: Any) -> Any:
     if isinstance(key, torch.Size):
         return len(key)
     if isinstance(key, MemoryFormat):
-        return None if key.repeated else key
+        return without_repeated(key)
     return tuple([sizeless(part) for part in key]) if isinstance(key, tuple) else key
 
 
@@ -368,13 +369,12 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
 
 
-def _without_repeated(spec: Spec) -> Spec:
+def _copying_expanded(spec: Spec) -> Spec:
     """A spec of tensors that are copied if they are expanded."""
     if isinstance(spec, TensorSpec):
-        is_repeated = spec.format is not None and spec.format.repeated
-        return replace(spec, format=None) if is_repeated else spec
+        return replace(spec, format=without_repeated(spec.format))
     if isinstance(spec, (SequenceSpec, DictSpec)):
-        return replace(spec, items=tuple(map(_without_repeated, spec.items)))
+        return replace(spec, items=tuple(map(_copying_expanded, spec.items)))
     return spec
 
 

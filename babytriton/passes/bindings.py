@@ -1,10 +1,12 @@
-"""What passes over a program's bindings ask about them."""
+"""What passes over a program's bindings ask about them, and change in them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm import ir, relax, tirx
+from tvm.relax.expr import _update_type
 
 CALL_TIR = ir.Op.get("relax.call_tir")
 """The call of a kernel whose results are new tensors."""
@@ -31,3 +33,26 @@ def is_tensor(var: relax.Var) -> bool:
 def elements(var: relax.Var) -> int:
     """How many elements a tensor has, about, where sizes are symbolic."""
     return math.prod(int(n) if isinstance(n, tirx.IntImm) else _SAMPLE for n in var.ty.shape)
+
+
+def add_kernel(
+    functions: dict[ir.GlobalVar, ir.BaseFunc], name: str, func: tirx.PrimFunc
+) -> ir.GlobalVar:
+    """Add a kernel to the functions of a program, by a name that none of them has.
+
+    Returns:
+        The variable that calls of it name.
+    """
+    taken = {var.name_hint for var in functions}
+    names = (name, *(f"{name}_{n}" for n in range(len(taken))))
+    var = ir.GlobalVar(next(x for x in names if x not in taken))
+    _update_type(var, func.ty)
+    functions[var] = func
+    return var
+
+
+def with_arguments(call: ir.Call, arguments: Sequence[relax.Expr]) -> ir.Call:
+    """The same call with other arguments."""
+    made = relax.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span)
+    _update_type(made, call.ty)
+    return made

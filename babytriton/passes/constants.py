@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, relax, te, tirx
 from tvm.ir import IRModule
-from tvm.relax.expr import _update_type
+
+from babytriton.passes.bindings import add_kernel, with_arguments
 
 
 def of_their_own(mod: IRModule) -> IRModule:
@@ -54,8 +55,7 @@ class _Copies:
                     before, args = self._copied(call.args)
                     if before:
                         bindings += before
-                        value = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
-                        _update_type(value, call.ty)
+                        value = with_arguments(call, args)
                         binding = relax.VarBinding(binding.var, value, binding.span)
                 bindings.append(binding)
             blocks.append(type(block)(bindings))
@@ -85,10 +85,5 @@ class _Copies:
         given = te.placeholder(shape, str(constant.ty.dtype), name="known")
         copy = te.compute(shape, lambda *index: given(*index), name="copy")
         func: tirx.PrimFunc = te.create_prim_func([given, copy], "int64")
-        taken = {var.name_hint for var in self._functions}
-        name = next(x for n in range(len(taken) + 1) if (x := f"copy_{n}") not in taken)
-        var = ir.GlobalVar(name)
-        func = func.with_attr({"global_symbol": name, "tirx.noalias": True})
-        _update_type(var, func.ty)
-        self._functions[var] = func
-        return var
+        func = func.without_attr("global_symbol").with_attr("tirx.noalias", True)
+        return add_kernel(self._functions, "copy", func)

@@ -13,11 +13,16 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, relax, s_tir, te, tirx
 from tvm.ir import IRModule
-from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.scans import SCAN
-from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, read_by
+from babytriton.passes.bindings import (
+    CALL_PACKED,
+    CALL_TIR,
+    add_kernel,
+    read_by,
+    with_arguments,
+)
 from babytriton.passes.blocks import nodes
 from babytriton.passes.statements import has_addresses
 from babytriton.types import MemoryFormat
@@ -54,43 +59,36 @@ def as_stored(
         turns_calls: whether torch's functions are given tensors as they lie.
     """
     function = mod[entry]
-    functions = {var: func for var, func in mod.functions_items() if var.name_hint != entry}
-    rewriter = _Reading(function, formats, _Kernels(functions, entry), turns_calls)
+    functions = dict(mod.functions_items())
+    rewriter = _Reading(function, formats, functions, turns_calls)
     blocks = [rewriter.block(block) for block in function.body.blocks]
     before, result = rewriter.read(function.body.body, relax.Var)
     body = relax.SeqExpr([*blocks, *([relax.BindingBlock(before)] if before else [])], result)
     made = relax.Function(
         rewriter.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
     )
+    # A variable for a function has its type once and for all.
+    del functions[mod.get_global_var(entry)]
     functions[ir.GlobalVar(entry)] = made
     found = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
     return Stored(relax.transform.Normalize()(found), rewriter.turned)
 
 
 @dataclass
-class _Kernels:
-    """The functions of a program, to which kernels are added."""
-
-    functions: dict[ir.GlobalVar, ir.BaseFunc]
-    entry: str
-
-    def add(self, name: str, func: tirx.PrimFunc) -> ir.GlobalVar:
-        """A variable for a kernel, of a name that none has."""
-        taken = {self.entry, *(var.name_hint for var in self.functions)}
-        names = (name, *(f"{name}_{n}" for n in range(len(taken))))
-        var = ir.GlobalVar(next(x for x in names if x not in taken))
-        _update_type(var, func.ty)
-        self.functions[var] = func
-        return var
-
-
-@dataclass
 class _Reading:
-    """Reads parameters of a function from their memory, anew for each reader."""
+    """Reads parameters of a function from their memory, anew for each reader.
+
+    Attributes:
+        function: the program's.
+        formats: of parameters, by their numbers.
+        functions: of the program; kernels are added.
+        turns_calls: whether torch's functions are given tensors as they lie.
+        turned: as of :class:`Stored`.
+    """
 
     function: relax.Function
     formats: Mapping[int, MemoryFormat]
-    kernels: _Kernels
+    functions: dict[ir.GlobalVar, ir.BaseFunc]
     turns_calls: bool
     turned: dict[int, dict[int, _Order]] = field(default_factory=dict)
 
@@ -132,7 +130,7 @@ class _Reading:
         for var in relax.analysis.free_vars(expr):
             if var in self._memory:
                 memory, kept = self._memory[var]
-                kernel = self.kernels.add("turned", _turned(memory.ty, kept))
+                kernel = add_kernel(self.functions, "turned", _turned(memory.ty, kept))
                 turned = relax.call_tir(kernel, memory, _turned_type(memory.ty, kept.inverse))
                 if kept.repeated:
                     shape = relax.ShapeExpr(list(var.ty.shape))
@@ -157,9 +155,7 @@ class _Reading:
             memory, kept = self._memory.get(arg, (None, None))
             if kept is not None and not kept.repeated:
                 args[n], turned[n] = memory, kept.inverse
-        made = relax.Call(value.op, [name, function, *args], value.attrs, value.ty_args, value.span)
-        _update_type(made, value.ty)
-        return made
+        return with_arguments(value, [name, function, *args])
 
 
 def _turned(memory: Any, kept: MemoryFormat) -> tirx.PrimFunc:
@@ -185,9 +181,7 @@ def read_in_memory(mod: IRModule, entry: str) -> IRModule:
     if not any(_TURNED in (func.attrs or {}) for _, func in mod.functions_items()):
         return mod
     turned: dict[relax.Var, tuple[relax.Var, _Order]] = {}
-    functions = {var: func for var, func in mod.functions_items() if var.name_hint != entry}
-    kernels = _Kernels(functions, entry)
-    function = mod[entry]
+    functions, function = dict(mod.functions_items()), mod[entry]
     blocks = []
     for block in function.body.blocks:
         bindings = []
@@ -199,12 +193,12 @@ def read_in_memory(mod: IRModule, entry: str) -> IRModule:
                     (memory,) = call.args[1].fields
                     turned[binding.var] = memory, tuple(map(int, axes))
                 elif any(argument in turned for argument in call.args[1].fields):
-                    call = _reading_memory(call, mod[call.args[0]], turned, kernels)
+                    call = _reading_memory(call, mod[call.args[0]], turned, functions)
                     binding = relax.VarBinding(binding.var, call, binding.span)
             bindings.append(binding)
         blocks.append(type(block)(bindings))
     body = relax.SeqExpr(blocks, function.body.body)
-    functions[ir.GlobalVar(entry)] = relax.Function(
+    functions[mod.get_global_var(entry)] = relax.Function(
         function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
     )
     found = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -215,7 +209,7 @@ def _reading_memory(
     call: ir.Call,
     func: tirx.PrimFunc,
     turned: Mapping[relax.Var, tuple[relax.Var, _Order]],
-    kernels: _Kernels,
+    functions: dict[ir.GlobalVar, ir.BaseFunc],
 ) -> ir.Call:
     """A call of a kernel that is given memory in the place of turned copies of it, where it can."""
     arguments = list(call.args[1].fields)
@@ -229,11 +223,8 @@ def _reading_memory(
             changed, arguments[n] = found, memory
     if changed.same_as(func):
         return call
-    kernel = kernels.add(call.args[0].name_hint, changed)
-    given = [kernel, relax.Tuple(arguments)]
-    made = relax.Call(call.op, given, call.attrs, call.ty_args, call.span)
-    _update_type(made, call.ty)
-    return made
+    kernel = add_kernel(functions, call.args[0].name_hint, changed)
+    return with_arguments(call, [kernel, relax.Tuple(arguments)])
 
 
 def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.PrimFunc | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._dynamo import guards
 
-from babytriton.runtime.interop import ALIGNMENT, is_readable, is_wrapped, on_device
+from babytriton.runtime.interop import ALIGNMENT, in_memory, is_readable, is_wrapped, on_device
 from babytriton.types import Dim, MemoryFormat, Size
 
 MISSED = object()
@@ -121,7 +121,7 @@ class Attempt:
         unreadable = {
             name
             for name, tensor in given.items()
-            if not is_readable(_memory(tensor.detach(), formats.get(name)))
+            if not is_readable(in_memory(tensor.detach(), formats.get(name)))
         }
         sizes: list[Any] = [_fixed(shapes.get(name, given[name].shape)) for name in names]
         # Strides follow from sizes where memory is contiguous, which is asked apart.
@@ -239,10 +239,6 @@ def _are_apart(spans: Iterable[tuple[int, int, bool]]) -> bool:
         if is_written:
             end_of_written = max(end_of_written, start + count)
     return True
-
-
-def _memory(tensor: torch.Tensor, format: MemoryFormat | None) -> torch.Tensor:
-    return tensor if format is None else format.memory(tensor)
 
 
 def _fixed(shape: Sequence[Size | None]) -> list[int | None]:

@@ -12,6 +12,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.dlpack import from_dlpack
 
 from babytriton.ops.fallback import TORCH_CALL, TorchCall
+from babytriton.types import MemoryFormat
 
 ALIGNMENT = 64
 """Bytes, on a GPU, whose kernels load whole vectors. Those for the CPU read at any address."""
@@ -35,6 +36,11 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     if not (aligned and tensor.is_contiguous()):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor
+
+
+def in_memory(tensor: torch.Tensor, format: MemoryFormat | None) -> torch.Tensor:
+    """What a program reads of a tensor: itself, or the contiguous one that is in its memory."""
+    return tensor if format is None else format.memory(tensor)
 
 
 def writable(tensor: torch.Tensor) -> bool:
