@@ -42,6 +42,8 @@ class Attempt:
             if variables:
                 self.write(f"{', '.join(variables)}, = {values}")
         self._places: dict[str, str] = {}
+        self._memory: dict[str, str] = {}
+        """For tensors that were looked at there, a variable for what is in memory."""
         self._are_named = False
         self.shapes: dict[str, str] = {}
         """For a tensor's variable, that for its shape; for those that have one."""
@@ -147,14 +149,19 @@ class Attempt:
             lying = self.know("format", MemoryFormat.of(given[name]))
             self.require(f"{self.know('lying', MemoryFormat.of)}({name}) == {lying}")
         for name in plain:
+            if name in formats and name in shapes:
+                self._memory[name] = memory = f"memory_of_{name}"
+                self.write(f"{memory} = {name}.permute({formats[name].order})")
             if name in shapes:
-                self.require(f"{self.memory(name, formats.get(name))}.is_contiguous()")
+                self.require(f"{self._memory.get(name, name)}.is_contiguous()")
         return unreadable
 
     def memory(self, name: str, format: MemoryFormat | None) -> str:
         """An expression for the contiguous tensor that is in a tensor's memory."""
         if format is None:
             return name
+        if name in self._memory:
+            return self._memory[name]
         if format.repeated:
             return f"{self.know('memory', format.memory)}({name})"
         return f"{name}.permute({format.order})"
