@@ -15,7 +15,7 @@ from babytriton.frontend.signature import FloatSpec, Leaf, Parameters, Signature
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes import gradient
 from babytriton.passes.gradient import Parameter, Result
-from babytriton.types import Dim, MemoryFormat, TensorType, find_dtype, without_repeated
+from babytriton.types import Dim, MemoryFormat, TensorType, find_dtype, of_any_sizes
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,9 @@ def _way_back(
 def _format_of(given: Input | None, leaves: Sequence[Leaf]) -> MemoryFormat | None:
     """How an input that is saved lies in memory, as a rule; None for all else."""
     spec = leaves[given].spec if isinstance(given, int) else given
-    return without_repeated(spec.format) if isinstance(spec, (TensorSpec, Hidden)) else None
+    if not isinstance(spec, (TensorSpec, Hidden)):
+        return None
+    return of_any_sizes(spec.format, spec.type)
 
 
 def _type_of(param: relax.Var) -> TensorType:

@@ -234,8 +234,8 @@ class Runner:
         found = list(parameters)
         for i, x in enumerate(parameters):
             if isinstance(x, torch.Tensor):
-                memory = interop.in_memory(x, self.program.formats.get(i))
-                found[i] = interop.readable(memory)
+                format = self.program.formats.get(i)
+                found[i] = interop.readable(interop.in_memory(x, format), format)
         return found
 
     def _check_writes(self, parameters: Sequence[Any]) -> None:

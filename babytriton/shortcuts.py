@@ -239,7 +239,8 @@ class _Maker:
             format = None if itself and value not in unreadable else self._formats.get(value)
             taken = attempt.memory(value, format)
             if value in unreadable:
-                taken = f"{attempt.know('readable', interop.readable)}({taken})"
+                as_given = attempt.know("format", format)
+                taken = f"{attempt.know('readable', interop.readable)}({taken}, {as_given})"
             attempt.write(f"{name} = {taken}")
         output = self._turned(self._run(values, unreadable))
         for each in program.writes:

@@ -12,6 +12,7 @@ import torch
 from babytriton.frontend.differences import changes, differences
 from babytriton.frontend.signature import Signature, sizeless
 from babytriton.stages import Compiled
+from babytriton.types import MemoryFormat
 
 RECOMPILES = logging.getLogger("babytriton.recompiles")
 # Heard where it is asked for, and not with all else that a program logs.
@@ -93,15 +94,22 @@ class Specializations:
                 return compiled
         if not self._has_symbolic:
             return None
-        candidates = self._by_key.get(sizeless(key), ())
-        return next((compiled for compiled in candidates if compiled.fits(leaves)), None)
+        for compiled in self._by_key.get(sizeless(key, gaps=True), ()):
+            if compiled.fits(leaves):
+                return compiled
+        # A program that copies parts of other tensors is for those that none can read in place.
+        formats = [MemoryFormat.of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
+        for compiled in self._by_key.get(sizeless(key, gaps=False), ()):
+            if compiled.signature.copies_parts(formats) and compiled.fits(leaves):
+                return compiled
+        return None
 
     def add(self, key: Any, compiled: Compiled, call: Signature) -> None:
         """Keep a program for the calls of a key, and those of other sizes where it takes them."""
         self._log(compiled, call)
         if compiled.signature.is_symbolic:
             self._has_symbolic = True
-            key = sizeless(key)
+            key = sizeless(key, compiled.signature.has_gaps)
         self._by_key.setdefault(key, []).append(compiled)
         self._entries.append(_Entry(compiled, call, torch.get_default_dtype()))
 

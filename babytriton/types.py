@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -123,22 +125,26 @@ class TensorType:
 
 @dataclass(frozen=True)
 class MemoryFormat:
-    """How a tensor lies in memory, where that is without gaps, and not as a contiguous one.
+    """How a tensor lies in memory, where that is not as a contiguous one.
 
     Attributes:
         order: all axes, from the one with the longest steps to the one with the shortest; those
             along which there are no steps come first.
         repeated: the axes along which all elements are the same one.
+        gaps: the axes at the ends of which there are elements of another tensor, and how many
+            elements there are along each with these.
     """
 
     order: tuple[int, ...]
     repeated: frozenset[int] = frozenset()
+    gaps: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> MemoryFormat | None:
-        """That of a tensor; None for one that is contiguous, and for one with gaps.
+        """That of a tensor; None for one that is contiguous, and where it is not told so.
 
-        A transposed tensor has one, as have those in ``torch.channels_last`` and expanded ones.
+        A transposed tensor has one, as have those in ``torch.channels_last``, expanded ones and
+        parts of others such as ``x[:, :8]``. One with gaps between all its elements has none.
         """
         if tensor.layout is not torch.strided or tensor.is_contiguous():
             return None
@@ -147,41 +153,86 @@ class MemoryFormat:
         repeated = frozenset(axis for axis in axes if sizes[axis] > 1 and steps[axis] == 0)
         moving = [axis for axis in axes if sizes[axis] > 1 and axis not in repeated]
         moving.sort(key=lambda axis: -steps[axis])
-        expected = 1
-        for axis in reversed(moving):
-            if steps[axis] != expected:
+        if moving and steps[moving[-1]] != 1:
+            return None
+        gaps = {}
+        for outer, inner in pairwise(moving):
+            extent, rest = divmod(steps[outer], steps[inner])
+            if rest or extent < sizes[inner]:
                 return None
-            expected *= sizes[axis]
+            if extent > sizes[inner]:
+                gaps[inner] = extent
         still = [axis for axis in axes if axis not in moving]
-        return cls((*still, *moving), repeated)
+        return cls((*still, *moving), repeated, tuple(sorted(gaps.items())))
 
     @property
     def inverse(self) -> tuple[int, ...]:
         """For each axis of the tensor, its place in the order."""
         return tuple(map(self.order.index, range(len(self.order))))
 
-    def stored(self, shape: Sequence[Any]) -> list[Any]:
-        """The shape of the contiguous tensor that is in memory, of that of the tensor."""
+    def read(self, shape: Sequence[Any]) -> list[Any]:
+        """The shape of what :meth:`memory` gives, of that of the tensor."""
         return [1 if axis in self.repeated else shape[axis] for axis in self.order]
 
+    def stored(self, shape: Sequence[Any]) -> list[Any]:
+        """The shape of the contiguous tensor that is in memory, of that of the tensor.
+
+        What is read is at the front of it along each axis.
+        """
+        extents = dict(self.gaps)
+        return [extents.get(axis, n) for axis, n in zip(self.order, self.read(shape))]
+
     def memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The contiguous tensor that is in memory, as a view of a tensor that lies so."""
+        """What is read of the contiguous tensor in memory, as a view of a tensor that lies so."""
         found = tensor.permute(self.order)
         for place, axis in enumerate(self.order):
             if axis in self.repeated:
                 found = found.narrow(place, 0, 1)
         return found
 
+    def is_memory(self, found: torch.Tensor) -> bool:
+        """Whether what :meth:`memory` gave is of a tensor that lies so."""
+        if not self.gaps:
+            return found.is_contiguous()
+        return all(
+            size == 1 or step == expected
+            for size, step, expected in zip(found.shape, found.stride(), self._steps(found))
+        )
+
+    def copied(self, found: torch.Tensor) -> torch.Tensor:
+        """A copy of what :meth:`memory` gave, of memory in which it lies so."""
+        if not self.gaps:
+            return found.clone(memory_format=torch.contiguous_format)
+        return found.new_empty_strided(found.shape, self._steps(found)).copy_(found)
+
     def turned(self, memory: torch.Tensor) -> torch.Tensor:
         """A tensor that lies so, without repeated axes, of the contiguous one in its memory."""
         return memory.permute(self.inverse).detach()  # no view to autograd
 
+    def _steps(self, found: torch.Tensor) -> list[int]:
+        extents = dict(self.gaps)
+        sizes = [extents.get(axis, n) for axis, n in zip(self.order, found.shape)]
+        return [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
+
     def __str__(self) -> str:
-        text = f"in memory by axes {', '.join(map(str, self.order))}"
-        repeated = f", repeated along {', '.join(map(str, sorted(self.repeated)))}"
-        return text + (repeated if self.repeated else "")
+        parts = [f"in memory by axes {', '.join(map(str, self.order))}"]
+        if self.repeated:
+            parts.append(f"repeated along {', '.join(map(str, sorted(self.repeated)))}")
+        parts += [f"part of {extent} along {axis}" for axis, extent in self.gaps]
+        return ", ".join(parts)
 
 
 def without_repeated(format: MemoryFormat | None) -> MemoryFormat | None:
     """A format, if all elements of a tensor have places of their own; None otherwise."""
     return None if format is None or format.repeated else format
+
+
+def of_any_sizes(format: MemoryFormat | None, type: TensorType) -> MemoryFormat | None:
+    """A format, if what lies so tells the symbolic sizes of a type; None otherwise.
+
+    Memory with one element in the place of many does not tell how many these are, and that of
+    which a tensor is a part does not tell how large a part.
+    """
+    if format is None or format.repeated:
+        return None
+    return None if any(isinstance(type.shape[axis], Dim) for axis, _ in format.gaps) else format

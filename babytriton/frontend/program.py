@@ -36,7 +36,7 @@ from babytriton.ops.refusals import (
 from babytriton.ops.regions import Region
 from babytriton.ops.reverse.tape import still
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
-from babytriton.types import MemoryFormat, TensorType, find_dtype, size_text, without_repeated
+from babytriton.types import MemoryFormat, TensorType, find_dtype, of_any_sizes, size_text
 
 MAX_DEPTH = 40
 """Functions inlined into each other; Python's own stack ends a little later."""
@@ -166,7 +166,7 @@ class Program:
         type = self.dimensions.captured(place.path, TensorType.of(tensor))
         if type.dims and self.builder.symbols is None:
             raise Related({})
-        format = without_repeated(MemoryFormat.of(tensor))
+        format = of_any_sizes(MemoryFormat.of(tensor), type)
         number = sum(isinstance(input, Hidden) for input in self.inputs)
         hidden = Hidden(place, type, number, format)
         self.types.append((hidden, place.path, type))

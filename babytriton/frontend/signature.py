@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from babytriton.frontend.dimensions import Dimensions
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
 from babytriton.tensor import Tensor
-from babytriton.types import DTYPES, MemoryFormat, TensorType, find_dtype, without_repeated
+from babytriton.types import DTYPES, MemoryFormat, TensorType, find_dtype, of_any_sizes
 
 
 class Absent:
@@ -146,8 +146,9 @@ class Signature:
         found = cls(tuple(names), tuple(specs), static, same, autocast.state())
         if not found.is_symbolic:
             return found
-        # Memory that has one element in the place of many does not tell how many these are.
-        return replace(found, specs=tuple(map(_copying_expanded, found.specs)))
+        formats = [getattr(leaf.spec, "format", None) for leaf in found.leaves()]
+        gaps = not found.copies_parts(formats)
+        return replace(found, specs=tuple(_of_any_sizes(spec, gaps) for spec in found.specs))
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
@@ -158,6 +159,29 @@ class Signature:
         """Whether a size is known only at the call."""
         specs = [leaf.spec for leaf in self.leaves()]
         return any(isinstance(spec, TensorSpec) and spec.type.dims for spec in specs)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether an argument is part of another tensor, and read where it lies."""
+        specs = [leaf.spec for leaf in self.leaves()]
+        return any(isinstance(x, TensorSpec) and x.format and x.format.gaps for x in specs)
+
+    def copies_parts(self, formats: Iterable[MemoryFormat | None]) -> bool:
+        """Whether arguments that are parts of other tensors are to be copied.
+
+        All of them, if one does not tell the symbolic sizes.
+
+        Args:
+            formats: of the tensors and variable floats of a call; None for these.
+        """
+        return any(
+            isinstance(leaf.spec, TensorSpec)
+            and format is not None
+            and format.gaps
+            and not format.repeated
+            and of_any_sizes(format, leaf.spec.type) is None
+            for leaf, format in zip(self.leaves(), formats, strict=True)
+        )
 
     def require(self, given: Signature) -> None:
         """Refuse other arguments than these.
@@ -246,13 +270,18 @@ def records(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled()
 
 
-def sizeless(key: Any) -> Any:
-    """A :func:`call_key` with ranks in place of shapes: what calls of any sizes share."""
+def sizeless(key: Any, gaps: bool) -> Any:
+    """A :func:`call_key` with ranks in place of shapes: what calls of any sizes share.
+
+    Args:
+        key: of a call.
+        gaps: whether tensors that are parts of others are read where they lie.
+    """
     if isinstance(key, torch.Size):
         return len(key)
     if isinstance(key, MemoryFormat):
-        return without_repeated(key)
-    return tuple([sizeless(part) for part in key]) if isinstance(key, tuple) else key
+        return None if key.repeated or (key.gaps and not gaps) else key
+    return tuple([sizeless(part, gaps) for part in key]) if isinstance(key, tuple) else key
 
 
 def leaves_of(values: Sequence[Any], static: frozenset[str], names: Sequence[str]) -> list[Any]:
@@ -369,12 +398,18 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
 
 
-def _copying_expanded(spec: Spec) -> Spec:
-    """A spec of tensors that are copied if they are expanded."""
+def _of_any_sizes(spec: Spec, gaps: bool) -> Spec:
+    """A spec of tensors that are copied if how they lie does not tell symbolic sizes.
+
+    Args:
+        spec: of an argument.
+        gaps: whether tensors that are parts of others are read where they lie.
+    """
     if isinstance(spec, TensorSpec):
-        return replace(spec, format=without_repeated(spec.format))
+        format = of_any_sizes(spec.format, spec.type)
+        return replace(spec, format=None if format and format.gaps and not gaps else format)
     if isinstance(spec, (SequenceSpec, DictSpec)):
-        return replace(spec, items=tuple(map(_copying_expanded, spec.items)))
+        return replace(spec, items=tuple(_of_any_sizes(item, gaps) for item in spec.items))
     return spec
 
 

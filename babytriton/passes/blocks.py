@@ -7,7 +7,7 @@ block is spatial ("S": every point is independent) or a reduction ("R").
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -79,6 +79,15 @@ def same_extents(left: Sequence[int | tirx.Expr], right: Sequence[int | tirx.Exp
 def parameters(func: tirx.PrimFunc) -> list[tirx.Var]:
     """The buffers that a kernel is given."""
     return [param for param in func.params if isinstance(param.ty, tirx.BufferType)]
+
+
+def with_types(func: tirx.PrimFunc, types: Mapping[tirx.Var, tirx.BufferType]) -> tirx.PrimFunc:
+    """The kernel with other types for some of its parameters."""
+    made = {param: ir.Var(param.name, type) for param, type in types.items()}
+    params = [made.get(param, param) for param in func.params]
+    body = tvm_ffi.structural_map(func.body, (ir.Var, lambda x: made.get(x, x)))
+    # Its own type follows from those of the parameters only where it is made anew.
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
 def nodes(root: Any, kind: type) -> list[Any]:

@@ -1,13 +1,16 @@
 """Arguments that are read as they lie in memory.
 
 Kernels read contiguous tensors. Of an argument that lies otherwise, the program takes the
-contiguous tensor that is in its memory, and what reads it finds the elements there.
+contiguous tensor that is in its memory, and what reads it finds the elements there. Where the
+argument is part of that tensor, the scheduled program takes the part, with its strides.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import tvm_ffi
@@ -17,18 +20,25 @@ from tvm.ir import IRModule
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.scans import SCAN
 from babytriton.passes.bindings import (
+    CALL_IN_PLACE,
     CALL_PACKED,
     CALL_TIR,
     add_kernel,
     read_by,
     with_arguments,
 )
-from babytriton.passes.blocks import nodes
+from babytriton.passes.blocks import nodes, with_types
 from babytriton.passes.statements import has_addresses
 from babytriton.types import MemoryFormat
 
 _TURNED = "babytriton.turned"
 """What a kernel is annotated with that only copies a tensor: the axes of it that the copy has."""
+
+_ENDS = "babytriton.ends"
+"""What a program is annotated with: for parameters of which it is to take parts, by their numbers,
+the axes in memory along which there is more, and the sizes of the parts along them."""
+
+_KERNEL_CALLS = (CALL_TIR, CALL_IN_PLACE)
 
 _Order = tuple[int, ...]
 
@@ -67,6 +77,12 @@ def as_stored(
     made = relax.Function(
         rewriter.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
     )
+    ends = [
+        [n, kept.order.index(axis), int(function.params[n].ty.shape[axis])]
+        for n, kept in formats.items()
+        for axis, _ in kept.gaps
+    ]
+    made = made.with_attr(_ENDS, ends) if ends else made
     # A variable for a function has its type once and for all.
     del functions[mod.get_global_var(entry)]
     functions[ir.GlobalVar(entry)] = made
@@ -130,8 +146,9 @@ class _Reading:
         for var in relax.analysis.free_vars(expr):
             if var in self._memory:
                 memory, kept = self._memory[var]
-                kernel = add_kernel(self.functions, "turned", _turned(memory.ty, kept))
-                turned = relax.call_tir(kernel, memory, _turned_type(memory.ty, kept.inverse))
+                read = kept.read(var.ty.shape)
+                kernel = add_kernel(self.functions, "turned", _turned(memory.ty, read, kept))
+                turned = relax.call_tir(kernel, memory, _turned_type(memory.ty, read, kept.inverse))
                 if kept.repeated:
                     shape = relax.ShapeExpr(list(var.ty.shape))
                     bindings.append(relax.VarBinding(once := kind(var.name, turned.ty), turned))
@@ -158,17 +175,23 @@ class _Reading:
         return with_arguments(value, [name, function, *args])
 
 
-def _turned(memory: Any, kept: MemoryFormat) -> tirx.PrimFunc:
-    """A kernel that copies what is in memory to where it would lie in a contiguous tensor."""
+def _turned(memory: Any, read: Sequence[Any], kept: MemoryFormat) -> tirx.PrimFunc:
+    """A kernel that copies what is in memory to where it would lie in a contiguous tensor.
+
+    Args:
+        memory: the type of what is there.
+        read: how much is read along each axis of it.
+        kept: how it lies.
+    """
     given = te.placeholder(list(memory.shape), str(memory.dtype), name="memory")
-    shape = [memory.shape[place] for place in kept.inverse]
+    shape = [read[place] for place in kept.inverse]
     copy = te.compute(shape, lambda *index: given(*[index[n] for n in kept.order]), name="turned")
     func: tirx.PrimFunc = te.create_prim_func([given, copy], "int64")
     return func.without_attr("global_symbol").with_attr(_TURNED, list(kept.inverse))
 
 
-def _turned_type(type: Any, axes: Sequence[int]) -> relax.TensorType:
-    return relax.TensorType([type.shape[n] for n in axes], type.dtype, type.vdevice)
+def _turned_type(type: Any, read: Sequence[Any], axes: Sequence[int]) -> relax.TensorType:
+    return relax.TensorType([read[n] for n in axes], type.dtype, type.vdevice)
 
 
 def read_in_memory(mod: IRModule, entry: str) -> IRModule:
@@ -218,7 +241,7 @@ def _reading_memory(
         if argument not in turned:
             continue
         memory, axes = turned[argument]
-        found = _from_memory(changed, n, axes)
+        found = _from_memory(changed, n, axes, memory.ty)
         if found is not None:
             changed, arguments[n] = found, memory
     if changed.same_as(func):
@@ -227,13 +250,16 @@ def _reading_memory(
     return with_arguments(call, [kernel, relax.Tuple(arguments)])
 
 
-def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.PrimFunc | None:
+def _from_memory(
+    func: tirx.PrimFunc, place: int, axes: Sequence[int], memory: Any
+) -> tirx.PrimFunc | None:
     """A kernel for what is in the memory of a parameter; None where it may not just load elements.
 
     Args:
         func: the kernel.
         place: the number of the parameter.
         axes: of what is in memory, in the order in which they make the parameter.
+        memory: its type.
     """
     buffer = func.params[place]
     # What it is annotated with as a scan are axes of the tensor, not of its memory.
@@ -251,10 +277,102 @@ def _from_memory(func: tirx.PrimFunc, place: int, axes: Sequence[int]) -> tirx.P
                     sch.transform_layout(
                         block, ("read", n), lambda *index: [index[axis] for axis in order]
                     )
-                    return sch.mod["main"].with_attrs(dict(func.attrs))
+                    found = sch.mod["main"].with_attrs(dict(func.attrs))
+                    given = found.params[place]
+                    return with_types(found, {given: _lying(given.ty, list(memory.shape))})
     except s_tir.ScheduleError:
         pass
     return None
+
+
+_Ends = tuple[tuple[int, int], ...]
+"""Of a part of what is in memory, sizes by axes: those along which there is more."""
+
+
+def as_parts(mod: IRModule, entry: str) -> IRModule:
+    """The program with parameters that are parts of what is in memory, where only these are read.
+
+    Args:
+        mod: the program, of scheduled kernels.
+        entry: its function.
+    """
+    function = mod[entry]
+    ends: dict[relax.Var, _Ends] = {}
+    for number, axis, size in (function.attrs or {}).get(_ENDS, ()):
+        param = function.params[int(number)]
+        ends[param] = (*ends.get(param, ()), (int(axis), int(size)))
+    if not ends:
+        return mod
+
+    def key_of(call: ir.Call) -> tuple[ir.GlobalVar, tuple[tuple[int, _Ends], ...]]:
+        given = enumerate(call.args[1].fields)
+        return call.args[0], tuple((n, ends[x]) for n, x in given if x in ends)
+
+    functions = dict(mod.functions_items())
+    kernels = dict.fromkeys(
+        key_of(call) for call in nodes(function.body, ir.Call) if call.op in _KERNEL_CALLS
+    )
+    for kernel, _ in kernels:
+        functions.pop(kernel, None)
+    made = {
+        (kernel, given): add_kernel(functions, kernel.name_hint, _of_parts(mod[kernel], given))
+        for kernel, given in kernels
+    }
+
+    def of_parts(call: ir.Call) -> ir.Call:
+        if call.op not in _KERNEL_CALLS:
+            return call
+        return with_arguments(call, [made[key_of(call)], *call.args[1:]])
+
+    params = {param: relax.Var(param.name, _part(param.ty, ends[param])) for param in ends}
+    body = tvm_ffi.structural_map(function.body, (ir.Call, of_parts))
+    functions[mod.get_global_var(entry)] = relax.Function(
+        [params.get(param, param) for param in function.params],
+        _replaced(body, params),
+        *(function.ret_ty, function.is_pure, function.attrs, function.span),
+    )
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _part(type: Any, ends: _Ends) -> relax.TensorType:
+    return relax.TensorType(_cut(type.shape, ends), type.dtype, type.vdevice)
+
+
+def _cut(shape: Sequence[Any], ends: _Ends) -> list[Any]:
+    """The shape of a part, of that of the whole."""
+    sizes = {axis: tirx.const(size, "int64") for axis, size in ends}
+    return [sizes.get(axis, size) for axis, size in enumerate(shape)]
+
+
+def _of_parts(func: tirx.PrimFunc, given: Sequence[tuple[int, _Ends]]) -> tirx.PrimFunc:
+    """A kernel some of whose arguments, by their numbers, are parts of what is in memory."""
+    types = {}
+    for number, ends in given:
+        buffer = func.params[number]
+        whole = list(buffer.shape)
+        strides = [
+            reduce(operator.mul, whole[axis + 1 :], tirx.const(1, "int64"))
+            for axis in range(len(whole))
+        ]
+        types[buffer] = _lying(buffer.ty, _cut(whole, ends), strides)
+    return with_types(func, types)
+
+
+def _lying(
+    type: tirx.BufferType, shape: Sequence[Any], strides: Sequence[Any] = ()
+) -> tirx.BufferType:
+    """The type of a parameter with another shape, and with strides if it is not contiguous."""
+    return tirx.BufferType(
+        type.dtype,
+        type.storage_scope,
+        shape,
+        strides,
+        type.elem_offset,
+        type.data_alignment,
+        type.offset_factor,
+        None,
+        type.allocated_addr,
+    )
 
 
 def _replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:

@@ -42,7 +42,7 @@ from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
-from babytriton.passes.memory_formats import read_in_memory
+from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.rows import (
@@ -218,7 +218,7 @@ def fuse_and_schedule(
         results: those that may lie as its arguments do.
     """
     mod = devices.place(fuse(devices.cross_once(mod), target, written, results))
-    return schedule_kernels(mod, target, written)
+    return as_parts(schedule_kernels(mod, target, written), results.entry)
 
 
 def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:

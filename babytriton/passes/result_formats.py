@@ -175,6 +175,8 @@ def _ordered(
     if len(orders) != 1:
         return None
     (order,) = orders
+    if order == tuple(sorted(order)):
+        return None
     if any(len(_axes(sch, info)) != len(order) for info in whole):
         return None
     for info in whole:

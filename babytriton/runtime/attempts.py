@@ -123,7 +123,7 @@ class Attempt:
         unreadable = {
             name
             for name, tensor in given.items()
-            if not is_readable(in_memory(tensor.detach(), formats.get(name)))
+            if not is_readable(in_memory(tensor.detach(), formats.get(name)), formats.get(name))
         }
         sizes: list[Any] = [_fixed(shapes.get(name, given[name].shape)) for name in names]
         # Strides follow from sizes where memory is contiguous, which is asked apart.
@@ -146,13 +146,19 @@ class Attempt:
         self.require(*(f"{name}.data_ptr() % {ALIGNMENT} == 0" for name in on_gpu))
         for name in unreadable & shapes.keys():
             # They are copied, whatever their strides; others have programs of their own.
-            lying = self.know("format", MemoryFormat.of(given[name]))
-            self.require(f"{self.know('lying', MemoryFormat.of)}({name}) == {lying}")
+            lies = MemoryFormat.of if name in formats else _lies
+            lying = self.know("lying", lies(given[name]))
+            self.require(f"{self.know('lies', lies)}({name}) == {lying}")
         for name in plain:
-            if name in formats and name in shapes:
+            if name not in shapes:
+                continue
+            format = formats.get(name)
+            if format is not None:
                 self._memory[name] = memory = f"memory_of_{name}"
-                self.write(f"{memory} = {name}.permute({formats[name].order})")
-            if name in shapes:
+                self.write(f"{memory} = {name}.permute({format.order})")
+            if format is not None and format.gaps:
+                self.require(f"{self.know('is_memory', format.is_memory)}({memory})")
+            else:
                 self.require(f"{self._memory.get(name, name)}.is_contiguous()")
         return unreadable
 
@@ -230,6 +236,12 @@ class Attempt:
         source = "\n    ".join(["def attempt(args, kwargs):", *self._lines])
         exec(source, self._known)
         return on_device(device, self._known["attempt"])
+
+
+def _lies(tensor: torch.Tensor) -> Any:
+    """How a tensor lies that is copied: of what it is part matters no more."""
+    format = MemoryFormat.of(tensor)
+    return format and (format.order, format.repeated, tuple(axis for axis, _ in format.gaps))
 
 
 def _are_apart(spans: Iterable[tuple[int, int, bool]]) -> bool:

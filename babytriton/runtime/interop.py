@@ -17,25 +17,31 @@ from babytriton.types import MemoryFormat
 ALIGNMENT = 64
 """Bytes, on a GPU, whose kernels load whole vectors. Those for the CPU read at any address."""
 
-
-def is_readable(tensor: torch.Tensor) -> bool:
-    """Whether kernels can read a tensor without gradients as it lies in memory."""
-    return readable(tensor) is tensor
+_CONTIGUOUS = MemoryFormat(())
+"""Without gaps, whichever the axes."""
 
 
-def readable(tensor: torch.Tensor) -> torch.Tensor:
+def is_readable(tensor: torch.Tensor, format: MemoryFormat | None = None) -> bool:
+    """Whether kernels can read what is in memory of a tensor without gradients as it lies."""
+    return readable(tensor, format) is tensor
+
+
+def readable(tensor: torch.Tensor, format: MemoryFormat | None = None) -> torch.Tensor:
     """The tensor, or a copy of it where kernels cannot read it as it lies in memory.
 
     What it asks for, each call that takes a shortcut asks as well (``attempts.py``).
+
+    Args:
+        tensor: what a program reads, as of :func:`in_memory`.
+        format: how the tensor lies of which that is; None for a contiguous one.
     """
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if tensor.requires_grad:
         tensor = tensor.detach()
     aligned = not tensor.is_cuda or tensor.data_ptr() % ALIGNMENT == 0
-    if not (aligned and tensor.is_contiguous()):
-        return tensor.clone(memory_format=torch.contiguous_format)
-    return tensor
+    format = format or _CONTIGUOUS
+    return tensor if aligned and format.is_memory(tensor) else format.copied(tensor)
 
 
 def in_memory(tensor: torch.Tensor, format: MemoryFormat | None) -> torch.Tensor:

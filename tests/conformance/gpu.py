@@ -90,8 +90,10 @@ def _run(compiled: bt.Compiled, parameters: list[Any]) -> list[torch.Tensor]:
     """The outputs of a program, of tensors that lie as they may."""
     lowering, executable = compiled.scheduled.lowered.lowering, compiled.executable
     given = list(parameters)
-    for i, lying in lowering.formats.items():
-        given[i] = lying.memory(given[i])
+    for i, x in enumerate(parameters):
+        if isinstance(x, torch.Tensor):
+            lying = lowering.formats.get(i)
+            given[i] = interop.readable(interop.in_memory(x, lying), lying)
     outputs = emulator.run(executable.vm_executable, executable.entry, given)
     for i, lying in formats_of_results(compiled.scheduled.mod, executable.entry).items():
         outputs[i] = lying.turned(outputs[i])

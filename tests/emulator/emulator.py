@@ -126,7 +126,7 @@ def run(
 ) -> list[torch.Tensor]:
     """Call a built Relax function on the CUDA device; all tensors it returns, tuples flattened.
 
-    `args` are CPU tensors, copied to the device; numbers pass through.
+    `args` are CPU tensors, copied to the device as they lie; numbers pass through.
     """
     import tvm
 
@@ -149,9 +149,13 @@ def _to_device(arg: torch.Tensor | float | int, device: Any) -> Any:
 
     if not isinstance(arg, torch.Tensor):
         return arg
-    # A clone is aligned as TVM requires, which a view into a tensor may not be.
-    host = arg.detach().contiguous().clone()
-    return tvm.runtime.from_dlpack(host).copyto(device)
+    # What lies from the first element to the last: a copy is aligned as TVM requires, which a view
+    # into a tensor may not be, and ends where the tensor does.
+    host = torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype).copy_(arg.detach())
+    memory = torch.empty(0, dtype=arg.dtype).set_(host.untyped_storage())
+    copy = tvm.runtime.from_dlpack(memory).copyto(device)
+    # With other strides than the tensor's: kernels have them as constants.
+    return copy._create_view(arg.shape)
 
 
 def _to_host(result: Any) -> Iterator[torch.Tensor]:

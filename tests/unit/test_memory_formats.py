@@ -52,9 +52,17 @@ def softmax(x):
         (numbers(3, 1).expand(3, 4).t(), MemoryFormat((0, 1), frozenset({0}))),
         (numbers(1, 1).expand(2, 2), MemoryFormat((0, 1), frozenset({0, 1}))),
         (numbers(2, 1, 3).transpose(0, 2), MemoryFormat((1, 2, 0))),
-        (numbers(4, 6)[:, :3], None),
-        (numbers(4, 6)[::2].t(), None),
+        (numbers(4, 6)[:, :3], MemoryFormat((0, 1), gaps=((1, 6),))),
+        (numbers(4, 6)[::2].t(), MemoryFormat((1, 0), gaps=((0, 12),))),
+        (numbers(4, 6)[:1, :3], None),
+        (numbers(2, 5, 3, 4)[:, :, 1], MemoryFormat((0, 1, 2), gaps=((2, 12),))),
+        (numbers(2, 5, 6)[:, 1:4, 2:4], MemoryFormat((0, 1, 2), gaps=((1, 5), (2, 6)))),
+        (numbers(4, 6)[:, :3].expand(2, 4, 3), MemoryFormat((0, 1, 2), frozenset({0}), ((2, 6),))),
+        (numbers(4, 6)[:, ::2], None),
+        (numbers(4, 6)[:, 1], None),
         (torch.arange(9.0).as_strided((3, 3), (1, 1)), None),
+        (torch.arange(9.0).as_strided((3, 3), (2, 1)), None),
+        (torch.arange(30.0).as_strided((2, 3, 2), (11, 3, 1)), None),
         (numbers(0, 3).t(), None),
     ],
 )
@@ -63,9 +71,16 @@ def test_how_a_tensor_lies(tensor: torch.Tensor, expected: MemoryFormat | None) 
     assert found == expected
     if found is not None:
         memory = found.memory(tensor)
-        assert memory.is_contiguous()
-        assert list(memory.shape) == found.stored(tensor.shape)
+        assert found.is_memory(memory)
+        assert list(memory.shape) == found.read(tensor.shape)
         assert torch.equal(memory.permute(found.inverse).expand(tensor.shape), tensor)
+        copy = found.copied(memory)
+        assert found.is_memory(copy)
+        assert torch.equal(copy, memory)
+        whole = torch.zeros(found.stored(tensor.shape))
+        part = whole[tuple(map(slice, memory.shape))]
+        assert part.stride() == whole.stride()
+        assert found.is_memory(part)
 
 
 def check(fn: Any, *args: Any, within: float = 1e-5, kernels: int = 1) -> Any:

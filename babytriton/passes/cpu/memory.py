@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import tvm
-import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.passes.blocks import parameters
+from babytriton.passes.blocks import parameters, with_types
 from babytriton.passes.cpu.caches import LINE, LINE_BYTES
 from babytriton.passes.intrinsics import rewrite
 from babytriton.passes.statements import sequence
@@ -85,8 +84,7 @@ def _kept(allocation: tirx.AllocBuffer) -> tirx.Stmt:
 
 
 def _with_unaligned_parameters(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    unaligned = {param: ir.Var(param.name, _unaligned(param.ty)) for param in parameters(func)}
-    return tvm_ffi.structural_map(func, (ir.Var, lambda var: unaligned.get(var, var)))
+    return with_types(func, {param: _unaligned(param.ty) for param in parameters(func)})
 
 
 def _unaligned(type: tirx.BufferType) -> tirx.BufferType:

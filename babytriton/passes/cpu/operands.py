@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
+from babytriton.passes.blocks import same_extents
 from babytriton.passes.contractions import Contraction
 from babytriton.passes.cpu.caches import LINE, drive_out
 from babytriton.passes.cpu.elementwise import PARALLEL
@@ -29,11 +31,51 @@ def pad(
     sizes = {product.row: rows, product.column: columns}
     if all(info.iters[axis].dom % size == 0 for axis, size in sizes.items()):
         return None, []
+    parts = _as_parts(sch, product, list(sizes))
     before = {sch.get(other).name_hint for other in sch.get_producers(block)}
     sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
     after = sch.get_producers(block)
     (copied,) = sch.get_consumers(block)
+    for part in parts:
+        sch.compute_inline(part)
     return copied, [other for other in after if sch.get(other).name_hint not in before]
+
+
+def _as_parts(
+    sch: s_tir.Schedule, product: Contraction, axes: Sequence[int]
+) -> list[s_tir.schedule.SBlockRV]:
+    """Have a product read copies of the parts of operands that it reads, where they have more.
+
+    Else they would be filled up from their ends on.
+
+    Args:
+        sch: the kernel.
+        product: what reads them.
+        axes: along which they are to be filled up.
+
+    Returns:
+        The blocks that copy.
+    """
+    info, block = product.info, product.info.block_rv
+    variables = [it.var for it in sch.get(block).iter_vars]
+    found = []
+    for read in (row_operand(sch, product), product.other):
+        region = sch.get(block).reads[read]
+        kinds = [axis_of(rng.min, variables) for rng in region.region]
+        ends = [(n, axis) for n, axis in enumerate(kinds) if axis in axes]
+        whole = [region.source.shape[n] for n, _ in ends]
+        if same_extents(whole, [info.iters[axis].dom for _, axis in ends]):
+            continue
+        copy = sch.reindex(block, ("read", read))
+        used = sorted(axis for axis in kinds if axis is not None)
+        order = [used.index(axis) for axis in kinds if axis is not None]
+        sch.transform_layout(copy, ("write", 0), partial(_in_order, order))
+        found.append(copy)
+    return found
+
+
+def _in_order(order: Sequence[int], *index: tirx.Var) -> list[tirx.Var]:
+    return [index[n] for n in order]
 
 
 def inline_padding(
