@@ -86,7 +86,11 @@ def _silu(x: Any) -> Any:
 
 
 def _mish(x: Any) -> Any:
-    return x * tirx.tanh(tirx.log1p(tirx.exp(x)))
+    # tanh(log(u)) = (u**2 - 1) / (u**2 + 1), which is 1 from 20 on; u**2 - 1 of u = 1 + exp(x).
+    limit = like(x, 20)
+    power = tirx.exp(tirx.Select(x > limit, limit, x))
+    more = power * (power + like(x, 2))
+    return x * (more / (more + like(x, 2)))
 
 
 def _softplus(x: Any, beta: float, threshold: float) -> Any:

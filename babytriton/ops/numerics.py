@@ -148,14 +148,8 @@ def _opposite(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
 
 
 def expm1(x: tirx.PrimExpr) -> tirx.PrimExpr:
-    """``exp(x) - 1`` without cancellation, by Kahan's correction, which vectorizes."""
-    one = like(x, 1)
-    grown = tirx.exp(x)
-    small = (grown - one) * x / tirx.log(grown)
-    # The correction is 0/0 where exp(x) is 1; and far from zero, where nothing cancels, there is
-    # none for what rounding loses when exp(x) is denormal or infinite.
-    far = tirx.abs(x) > one
-    return tirx.Select(tirx.EQ(grown, one), x, tirx.Select(far, grown - one, small))
+    """``exp(x) - 1`` without cancellation."""
+    return libm("expm1", x)
 
 
 def libm(name: str, *args: tirx.PrimExpr) -> tirx.PrimExpr:

@@ -23,10 +23,12 @@ _SET_ASIDE = "babytriton."
 
 
 def _set_aside(call: ir.Call) -> ir.Expr:
-    name = function_name(call)
+    name, args = function_name(call), list(call.args)
+    if name == "call_pure_extern":
+        name, args = str(args[0].value).removesuffix("f"), args[1:]
     if name not in FORMULAS or not dtype_of(call).startswith("float32"):
         return call
-    return tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name, *call.args)
+    return tirx.call_pure_extern(dtype_of(call), _SET_ASIDE + name, *args)
 
 
 def _name(call: ir.Call) -> str | None:

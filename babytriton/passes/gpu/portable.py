@@ -139,11 +139,25 @@ def _log1p(x: ir.Expr) -> ir.Expr:
     return tirx.Select(tirx.EQ(total, one), x, tirx.log(total) * correction)
 
 
+def _expm1(x: ir.Expr) -> ir.Expr:
+    """exp(x) - 1 without the error of the difference: by W. Kahan's correction, near zero."""
+    one = tirx.const(1, x.ty.dtype)
+    power = tirx.exp(x)
+    small = (power - one) * x / tirx.log(power)
+    far = tirx.abs(x) > one
+    return tirx.Select(tirx.EQ(power, one), x, tirx.Select(far, power - one, small))
+
+
 def _log10(x: ir.Expr) -> ir.Expr:
     return tirx.log(x) * tirx.const(1 / math.log(10), x.ty.dtype)
 
 
-_FORMULAS: dict[str, Callable[..., ir.Expr]] = {"erf": _erf, "log1p": _log1p, "log10": _log10}
+_FORMULAS: dict[str, Callable[..., ir.Expr]] = {
+    "erf": _erf,
+    "expm1": _expm1,
+    "log1p": _log1p,
+    "log10": _log10,
+}
 
 
 def without_unrolling(mod: IRModule) -> IRModule:

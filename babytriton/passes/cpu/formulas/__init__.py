@@ -18,7 +18,8 @@ from babytriton.passes.cpu.formulas import exponentials, logarithms, remainders,
 FORMULAS: dict[str, Callable[..., ir.Expr]] = {
     formula.__name__: formula
     for formula in (
-        *(exponentials.exp, exponentials.exp2, exponentials.sigmoid, exponentials.rsqrt),
+        *(exponentials.exp, exponentials.exp2, exponentials.expm1, exponentials.sigmoid),
+        exponentials.rsqrt,
         *(exponentials.tanh, exponentials.sinh, exponentials.cosh, exponentials.erf),
         *(logarithms.log, logarithms.log1p, logarithms.log2, logarithms.log10, logarithms.pow),
         *(logarithms.asinh, logarithms.acosh, logarithms.atanh),
@@ -27,7 +28,7 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
         remainders.fmod,
     )
 }
-"""By the name of TVM's intrinsic."""
+"""By the name of TVM's intrinsic, or of the C library's function without its last letter."""
 
 SMALL: dict[str, tuple[Callable[..., ir.Expr], Callable[..., ir.Expr]]] = {
     "sin": (trigonometry.small_sin, trigonometry.is_beyond),

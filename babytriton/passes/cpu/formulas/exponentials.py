@@ -18,14 +18,16 @@ from babytriton.passes.cpu.formulas.steps import (
     Steps,
 )
 
-# Cephes' expf: exp(r) = 1 + r + r * r * P(r) for |r| <= log(2) / 2.
+# exp(r) for |r| <= log(2) / 2, to 3.6e-9 of it: the polynomial of this degree, ending in 1 + r,
+# whose greatest relative error is the least.
 _EXP = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
+    1.3814539416e-3,
+    8.3687445149e-3,
+    4.1668385267e-2,
+    1.6666521132e-1,
+    4.9999994040e-1,
+    1.0,
+    1.0,
 )
 _EXPONENT_OF_ONE = ONE >> MANTISSA
 # Of these exp is 0 and infinite; 2**n, in two factors, is still representable.
@@ -37,23 +39,32 @@ _LEAST_POWER, _GREATEST_POWER = -151.0, 128.5
 def _exp(steps: Steps, x: ir.Expr) -> ir.Expr:
     """exp(x) = 2**n * exp(r) where x = n * log(2) + r."""
 
-    def of(x: ir.Expr) -> ir.Expr:
-        return _times_power(steps, *_near_one(steps, steps(tirx.Min(steps.f(_GREATEST), x))))
+    def of(x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        return _near_one(steps, steps(tirx.Min(steps.f(_GREATEST), x)))
 
     return _unless_zero(steps, x, _LEAST, of)
 
 
 def _unless_zero(
-    steps: Steps, x: ir.Expr, least: float, of: Callable[[ir.Expr], ir.Expr]
+    steps: Steps, x: ir.Expr, least: float, of: Callable[[ir.Expr], tuple[ir.Expr, ir.Expr]]
 ) -> ir.Expr:
     """What is computed from x, and 0 where x is less than a number.
 
-    Nothing is computed from such: where a result has to be rounded to 0, as that of each masked
-    score, Intel's processors take fifteen times as long.
+    No result is rounded to 0, as that of each masked score would be: that takes Intel's processors
+    fifteen times as long.
+
+    Args:
+        steps: of the formula.
+        x: a number.
+        least: from which on results are not 0.
+        of: gives a factor for x, and n + ROUND, of whose power of 2 the result is a multiple.
     """
-    is_zero = x < steps.f(least)
-    found = of(steps(tirx.Select(is_zero, steps.f(0.0), x)))
-    return steps(tirx.Select(is_zero, steps.f(0.0), found))
+    is_zero, zero = x < steps.f(least), steps.f(0.0)
+    if steps.has_scaling:  # 0 times whatever power is 0
+        near_one, shifted = of(x)
+        return _times_power(steps, steps(tirx.Select(is_zero, zero, near_one)), shifted)
+    found = _times_power(steps, *of(steps(tirx.Select(is_zero, zero, x))))
+    return steps(tirx.Select(is_zero, zero, found))
 
 
 def _half_exp(steps: Steps, x: ir.Expr) -> ir.Expr:
@@ -65,30 +76,37 @@ def _half_exp(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 def _exp_at_most_one(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """exp(x) of numbers that are not positive, by way of 2**64 * exp(x), which is no denormal.
+    """exp(x) of numbers that are not positive.
 
-    The bits of `shifted` are the exponent of that, and others that the shift pushes out.
+    Without an instruction that scales by way of 2**64 * exp(x), which is no denormal: the bits of
+    `shifted` are the exponent of that, and others that the shift pushes out.
     """
-
-    def of(x: ir.Expr) -> ir.Expr:
-        near_one, shifted = _near_one(steps, x, _EXPONENT_OF_ONE + 64)
-        power = tirx.shift_left(steps.bits(shifted), steps.i(MANTISSA))
-        return steps(steps(near_one * steps.from_bits(power)) * steps.f(2.0**-64))
-
-    return _unless_zero(steps, x, _LEAST, of)
+    if steps.has_scaling:
+        return _unless_zero(steps, x, _LEAST, lambda x: _near_one(steps, x))
+    is_zero, zero = x < steps.f(_LEAST), steps.f(0.0)
+    inside = steps(tirx.Select(is_zero, zero, x))
+    near_one, shifted = _near_one(steps, inside, _EXPONENT_OF_ONE + 64)
+    power = tirx.shift_left(steps.bits(shifted), steps.i(MANTISSA))
+    found = steps(steps(near_one * steps.from_bits(power)) * steps.f(2.0**-64))
+    return steps(tirx.Select(is_zero, zero, found))
 
 
 def _near_one(steps: Steps, x: ir.Expr, more: int = 0) -> tuple[ir.Expr, ir.Expr]:
     """exp(r), and n + more + ROUND, where x = n * log(2) + r."""
-    shifted = steps(steps.fma(x, steps.f(LOG2_E), steps.f(ROUND + more)))
-    n = steps(shifted - steps.f(ROUND + more))
-    r = steps(steps.fma(n, steps.f(-LN2_HIGH), x))
-    r = steps(steps.fma(n, steps.f(-LN2_LOW), r))
+    _, r, shifted = _reduced(steps, x, more)
     return _exp_of_small(steps, r), shifted
 
 
+def _reduced(steps: Steps, x: ir.Expr, more: int) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+    """n, r, and n + more + ROUND, where x = n * log(2) + r."""
+    shifted = steps(steps.fma(x, steps.f(LOG2_E), steps.f(ROUND + more)))
+    n = steps(shifted - steps.f(ROUND + more))
+    r = steps(steps.fma(n, steps.f(-LN2_HIGH), x))
+    return n, steps(steps.fma(n, steps.f(-LN2_LOW), r)), shifted
+
+
 def _exp_of_small(steps: Steps, r: ir.Expr) -> ir.Expr:
-    return steps(steps.fma(steps.polynomial(r, _EXP), r * r, r) + steps.f(1.0))
+    return steps(steps.polynomial(r, _EXP))
 
 
 def _times_power(steps: Steps, value: ir.Expr, shifted: ir.Expr) -> ir.Expr:
@@ -109,23 +127,46 @@ def _times_power(steps: Steps, value: ir.Expr, shifted: ir.Expr) -> ir.Expr:
 def exp2(steps: Steps, x: ir.Expr) -> ir.Expr:
     """2**x."""
 
-    def of(x: ir.Expr) -> ir.Expr:
+    def of(x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         inside = steps(tirx.Min(steps.f(_GREATEST_POWER), x))
-        n = steps((inside + steps.f(ROUND)) - steps.f(ROUND))
-        return exp2_of_parts(steps, n, steps(inside - n))
+        shifted = steps(inside + steps.f(ROUND))
+        r = steps(inside - (shifted - steps.f(ROUND)))
+        return _exp2_of_small(steps, r), shifted
 
     return _unless_zero(steps, steps(x), _LEAST_POWER, of)
 
 
 def exp2_of_parts(steps: Steps, n: ir.Expr, r: ir.Expr) -> ir.Expr:
     """2**(n + r) = 2**n * exp(r * log(2)), of a whole number up to 250 and at most a half."""
-    near_one = _exp_of_small(steps, steps(r * steps.f(math.log(2))))
-    return _times_power(steps, near_one, steps(n + steps.f(ROUND)))
+    return _times_power(steps, _exp2_of_small(steps, r), steps(n + steps.f(ROUND)))
+
+
+def _exp2_of_small(steps: Steps, r: ir.Expr) -> ir.Expr:
+    return _exp_of_small(steps, steps(r * steps.f(math.log(2))))
 
 
 def exp(steps: Steps, x: ir.Expr) -> ir.Expr:
     """exp(x)."""
     return _exp(steps, steps(x))
+
+
+# From here down exp(x) - 1 is -1, and from there up infinite, in float32.
+_IS_MINUS_ONE, _IS_INFINITE = -18.0, 89.0
+
+
+def expm1(steps: Steps, x: ir.Expr) -> ir.Expr:
+    """2**n * (exp(r) - 1) + 2**n - 1 where x = n * log(2) + r, twice a half of that.
+
+    The bits of `shifted` are the exponent of 2**(n - 1), and others that the shift pushes out.
+    """
+    inside = steps(steps.within(steps(x), _IS_MINUS_ONE, _IS_INFINITE))
+    n, r, shifted = _reduced(steps, inside, _EXPONENT_OF_ONE - 1)
+    is_near = tirx.EQ(n, steps.f(0.0))
+    r = steps(tirx.Select(is_near, inside, r))  # with the sign of a zero
+    near = steps(steps.polynomial(r, _EXP[:-1]) * r)
+    half = steps(steps.from_bits(tirx.shift_left(steps.bits(shifted), steps.i(MANTISSA))))
+    far = steps(steps.fma(half, near, half - steps.f(0.5)) * steps.f(2.0))
+    return steps(tirx.Select(is_near, near, far))
 
 
 def sigmoid(steps: Steps, x: ir.Expr) -> ir.Expr:

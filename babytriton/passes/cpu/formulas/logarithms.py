@@ -12,6 +12,7 @@ from babytriton.passes.cpu.formulas.steps import (
     LN2_HIGH,
     LN2_LOW,
     MANTISSA,
+    ONE,
     Steps,
 )
 
@@ -34,14 +35,25 @@ def _parts(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
     """e, f and log(1 + f) - f where x = 2**e * (1 + f)."""
     tiny = steps(x < steps.f(LEAST_NORMAL))
     normal = steps(tirx.Select(tiny, x * steps.f(2.0**MANTISSA), x))
-    bits = steps(steps.bits(normal))
-    e = steps(tirx.shift_right(bits - steps.i(_ROOT_OF_HALF), steps.i(MANTISSA)))
-    m = steps(steps.from_bits(bits - tirx.shift_left(e, steps.i(MANTISSA))))
+    e, power, m = _split(steps, normal)
     exponent = steps(steps.cast("float32", e) - tirx.Select(tiny, steps.f(MANTISSA), steps.f(0.0)))
     f = steps(m - steps.f(1.0))
+    return exponent, f, _rest(steps, f)
+
+
+def _split(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+    """e, the bits of 2**e without those of 1, and m where x = 2**e * m, for x no denormal."""
+    bits = steps(steps.bits(x))
+    e = steps(tirx.shift_right(bits - steps.i(_ROOT_OF_HALF), steps.i(MANTISSA)))
+    power = steps(tirx.shift_left(e, steps.i(MANTISSA)))
+    return e, power, steps(steps.from_bits(bits - power))
+
+
+def _rest(steps: Steps, f: ir.Expr) -> ir.Expr:
+    """log(1 + f) - f."""
     square = steps(f * f)
     rest = steps(steps.polynomial(f, _LOG) * f * square)
-    return exponent, f, steps(rest - square * steps.f(0.5))
+    return steps(rest - square * steps.f(0.5))
 
 
 def _with_ends(steps: Steps, x: ir.Expr, value: ir.Expr) -> ir.Expr:
@@ -53,9 +65,12 @@ def _with_ends(steps: Steps, x: ir.Expr, value: ir.Expr) -> ir.Expr:
 
 def _log(steps: Steps, x: ir.Expr) -> ir.Expr:
     """log(x) = e * log(2) + log(m) where x = 2**e * m."""
-    exponent, f, rest = _parts(steps, x)
+    return _with_ends(steps, x, _log_of_parts(steps, *_parts(steps, x)))
+
+
+def _log_of_parts(steps: Steps, exponent: ir.Expr, f: ir.Expr, rest: ir.Expr) -> ir.Expr:
     rest = steps(rest + exponent * steps.f(LN2_LOW))
-    return _with_ends(steps, x, steps(f + rest + exponent * steps.f(LN2_HIGH)))
+    return steps(f + rest + exponent * steps.f(LN2_HIGH))
 
 
 def log(steps: Steps, x: ir.Expr) -> ir.Expr:
@@ -87,17 +102,20 @@ def log10(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 def log1p(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """log(u) with u = 1 + x, and what rounding u has lost: (x - (u - 1)) / u."""
+    """log(1 + x) = e * log(2) + log(1 + f), where f has what rounding 1 + x loses."""
     return _log1p(steps, steps(x))
 
 
 def _log1p(steps: Steps, x: ir.Expr) -> ir.Expr:
-    u = steps(x + steps.f(1.0))
-    lost = steps((x - (u - steps.f(1.0))) / u)
-    value = steps(_log(steps, u))
-    # At both ends the correction is NaN, and there is nothing to correct.
-    ends = tirx.Or(tirx.EQ(u, steps.f(0.0)), tirx.EQ(u, steps.f(math.inf)))
-    return steps(tirx.Select(ends, value, tirx.Select(tirx.EQ(u, steps.f(1.0)), x, value + lost)))
+    u = steps(x + steps.f(1.0))  # no denormal
+    lost = steps(x - (u - steps.f(1.0)))
+    e, power, m = _split(steps, u)
+    # 2**-e, or 0 where nothing is lost and it would have no such bits.
+    inverse = steps(steps.from_bits(tirx.Max(steps.i(ONE) - power, steps.i(0))))
+    f = steps(steps.fma(lost, inverse, m - steps.f(1.0)))
+    value = _log_of_parts(steps, steps.cast("float32", e), f, _rest(steps, f))
+    # Of numbers so small it is the number, zeros by their signs.
+    return steps(tirx.Select(tirx.EQ(u, steps.f(1.0)), x, _with_ends(steps, u, value)))
 
 
 # From here on sqrt(x**2 + 1) is x in float32, and log1p(x) is log(x).
@@ -138,20 +156,34 @@ def atanh(steps: Steps, x: ir.Expr) -> ir.Expr:
     return steps(steps.with_sign_of(x, steps(value * steps.f(0.5))))
 
 
-# 2 / log(2) * atanh(s) = log2((1 + s) / (1 - s)), by the powers of s**2, for s up to 0.172.
-_ATANH = tuple(2 / math.log(2) / n for n in (11, 9, 7, 5, 3, 1))
+# log2(1 + f) = f * P(f) for 1 + f between the roots of 1/2 and 2, to 1.1e-10 of it: the polynomial
+# of this degree whose greatest relative error is the least.
+_LOG2_OVER = (
+    -8.634602741579772e-2,
+    1.5485755480522043e-1,
+    -1.569822587420133e-1,
+    1.5900149210381154e-1,
+    -1.790469519486991e-1,
+    2.0609625657594186e-1,
+    -2.4050417417511136e-1,
+    2.8854064355495673e-1,
+    -3.6067280054490186e-1,
+    4.808983207293583e-1,
+    -7.213475252132276e-1,
+    1.4426950409393466,
+)
 _BEYOND = 200.0  # 2 to this power is infinite in float32, and to minus this power 0
 
 
 def _log2_wide(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """log2(x) of a positive number in float64, to 1e-10 of it."""
+    """log2(x) of a positive number in float64, to 1.1e-10 of it."""
     tiny = steps(x < steps.f(LEAST_NORMAL))
     bits = steps(steps.bits(tirx.Select(tiny, x * steps.f(2.0**MANTISSA), x)))
     e = steps(tirx.shift_right(bits - steps.i(_ROOT_OF_HALF), steps.i(MANTISSA)))
     m = steps(steps.wide(steps.from_bits(bits - tirx.shift_left(e, steps.i(MANTISSA)))))
     exponent = steps(steps.wide(e - tirx.Select(tiny, steps.i(MANTISSA), steps.i(0))))
-    s = steps((m - steps.d(1.0)) / (m + steps.d(1.0)))
-    return steps(steps.polynomial(steps(s * s), _ATANH, "float64") * s + exponent)
+    f = steps(m - steps.d(1.0))
+    return steps(steps.fma(steps.polynomial(f, _LOG2_OVER, "float64"), f, exponent))
 
 
 def _exp2_of_wide(steps: Steps, t: ir.Expr) -> ir.Expr:
