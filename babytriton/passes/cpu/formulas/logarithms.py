@@ -35,7 +35,7 @@ def _parts(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
     """e, f and log(1 + f) - f where x = 2**e * (1 + f)."""
     tiny = steps(x < steps.f(LEAST_NORMAL))
     normal = steps(tirx.Select(tiny, x * steps.f(2.0**MANTISSA), x))
-    e, power, m = _split(steps, normal)
+    e, _, m = _split(steps, normal)
     exponent = steps(steps.cast("float32", e) - tirx.Select(tiny, steps.f(MANTISSA), steps.f(0.0)))
     f = steps(m - steps.f(1.0))
     return exponent, f, _rest(steps, f)
@@ -178,11 +178,9 @@ _BEYOND = 200.0  # 2 to this power is infinite in float32, and to minus this pow
 def _log2_wide(steps: Steps, x: ir.Expr) -> ir.Expr:
     """log2(x) of a positive number in float64, to 1.1e-10 of it."""
     tiny = steps(x < steps.f(LEAST_NORMAL))
-    bits = steps(steps.bits(tirx.Select(tiny, x * steps.f(2.0**MANTISSA), x)))
-    e = steps(tirx.shift_right(bits - steps.i(_ROOT_OF_HALF), steps.i(MANTISSA)))
-    m = steps(steps.wide(steps.from_bits(bits - tirx.shift_left(e, steps.i(MANTISSA)))))
+    e, _, m = _split(steps, steps(tirx.Select(tiny, x * steps.f(2.0**MANTISSA), x)))
     exponent = steps(steps.wide(e - tirx.Select(tiny, steps.i(MANTISSA), steps.i(0))))
-    f = steps(m - steps.d(1.0))
+    f = steps(steps.wide(m) - steps.d(1.0))
     return steps(steps.fma(steps.polynomial(f, _LOG2_OVER, "float64"), f, exponent))
 
 
