@@ -65,6 +65,11 @@ def turned_in_layers(x):
     return x.transpose(1, 2).contiguous(), x.permute(2, 1, 0).contiguous() + 1
 
 
+def running(x):
+    y = torch.sigmoid(x)
+    return x.cumsum(-1), (1 + y / x.shape[-1]).cumprod(-1), (x > 0).cumsum(-1)
+
+
 @pytest.fixture(scope="module")
 def whole() -> dict[Callable[..., object], bt.Compiled]:
     """A program for each function: one is for all sizes but 1."""
@@ -194,7 +199,9 @@ def test_lines_are_read_and_written_as_they_lie() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("fn", [columns, along_columns, turned_and_reduced, turned_in_layers])
+@pytest.mark.parametrize(
+    "fn", [columns, along_columns, turned_and_reduced, turned_in_layers, running]
+)
 def test_machine_code(arch: str, fn, dtype: torch.dtype) -> None:
     if not cuda.has_compiler():
         pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
@@ -253,3 +260,28 @@ def test_reductions_that_need_nothing_of_each_other_share_a_kernel() -> None:
     assert rules(own) == {"LongRows", "Rowwise"}
     assert len(own.launches) == 1 + 2  # of rows; their sum and how many there are
     check(losses, torch.randn(3000, 9), torch.arange(3000) % 9, program=own)
+
+
+SCANNED = ((2, 2), (7, 33), (600, 31), (5, 1024), (3, 5000), (513, 257))
+
+
+@pytest.mark.parametrize("shape", SCANNED)
+def test_running_sums_and_products(shape: tuple[int, int]) -> None:
+    own = program(running, torch.randn(6, 48))
+    assert rules(own) <= {"Scan", "Elementwise"}
+    check(running, torch.randn(shape), within=1e-4, program=own)
+
+
+@pytest.mark.parametrize("length", [2, 300, 5000, 70001])
+def test_running_sums_of_few_rows(length: int) -> None:
+    own = program(lambda x: (x.cumsum(-1),), bt.Tensor[(3, "m"), "float32"])
+    check(lambda x: (x.cumsum(-1),), torch.randn(3, length), within=1e-4, program=own)
+    own = program(lambda x: (x.cumsum(-1),), bt.Tensor[("n", 300), "float32"])
+    check(lambda x: (x.cumsum(-1),), torch.randn(length // 300 + 2, 300), within=1e-4, program=own)
+
+
+def test_running_sums_fill_the_gpu() -> None:
+    own = program(lambda x: x.cumsum(-1), MATRIX)
+    assert blocks(own, n=2, m=1 << 20) == [512, 512]
+    assert blocks(own, n=4096, m=1024) == [4096, 4096]
+    assert all(launch.spilled == 0 for launch in own.launches if launch.spilled is not None)

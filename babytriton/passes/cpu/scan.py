@@ -27,7 +27,9 @@ class Scan(ScheduleRule):
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         scan = RowScan.of(func)
-        if scan is None or scan.rows < ROWS:
+        if scan is None or not isinstance(scan.rows, int) or not isinstance(scan.length, int):
+            return None
+        if scan.rows < ROWS:
             return None
         in_vectors = scan.rows >= LINES and scan.length >= PART and _has_vectors(scan)
         body = _walk(scan, LINES if in_vectors else ROWS, in_vectors)
