@@ -18,6 +18,10 @@ from tests.unit.test_memory_formats import branching, check, numbers, product, s
 from tests.unit.test_shortcuts import shortly
 
 
+def linear(x, w):
+    return F.linear(x, w)
+
+
 def heads() -> tuple[torch.Tensor, ...]:
     """Queries, keys and values as one projection gives them: 2 x 3 heads x 9 tokens x 8."""
     return numbers(2, 9, 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
@@ -309,6 +313,23 @@ def test_kernels_for_the_cpu_read_nothing_behind_a_part(extent: int) -> None:
         ):
             found, exact = bt.jit("cpu")(fn)(*args), fn(*(arg.double() for arg in args))
             torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_products_read_nothing_behind_parts_along_any_axis() -> None:
+    rows = at_the_end_of_a_page(65, 65, 70)
+    batches = at_the_end_of_a_page(3, 139 * 99 + 130, 139 * 101)
+    batches = batches.as_strided((3, 100, 130), (139 * 101, 139, 1))
+    for fn, args in (
+        (linear, (numbers(2, 3, 65), rows)),
+        (linear, (numbers(40, 65), rows)),
+        (product, (numbers(40, 65), rows)),
+        (product, (numbers(3, 3, 130), batches.mT)),
+        (product, (numbers(3, 40, 130), batches.mT)),
+        (product, (numbers(3, 3, 100), batches)),
+        (product, (batches, numbers(3, 130, 33))),
+    ):
+        found, exact = bt.jit("cpu")(fn)(*args), fn(*(arg.double() for arg in args))
+        torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
 
 
 def test_products_of_parts_copy_no_more_than_these() -> None:

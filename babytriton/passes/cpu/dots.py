@@ -59,9 +59,9 @@ def tile_of_dots(
     rows, columns = tile_size(product.height, width, room)
     shared = 1 if product.height is None else even_share(-(-product.height // rows), _TASK_TILES)
     beside = even_share(-(-width // columns), _TASK_COLUMNS // columns)
-    added, fillers = pad(sch, product, rows * shared, columns * beside)
-    inline_padding(sch, product, fillers)
-    store = storing(sch, product, epilogue, added)
+    padding = pad(sch, product, rows * shared, columns * beside)
+    inline_padding(sch, product, padding)
+    store = storing(sch, product, epilogue, padding.copied)
     tasks, _, _ = in_tasks(sch, product, store, [rows * shared], beside * columns)
     sch.compute_at(block, tasks, preserve_unit_loops=True)
     inner = sch.get_loops(block)[-len(info.iters) :]

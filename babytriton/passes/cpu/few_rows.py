@@ -68,9 +68,9 @@ def tile_few_rows(
     rows, columns = tile
     height = -(-int(product.info.iters[product.row].dom) // rows) * rows
     task = _columns(int(product.info.iters[product.column].dom))
-    added, fillers = pad(sch, product, height, columns)
-    inline_padding(sch, product, fillers)
-    store = storing(sch, product, epilogue, added)
+    padding = pad(sch, product, height, columns)
+    inline_padding(sch, product, padding)
+    store = storing(sch, product, epilogue, padding.copied)
     tasks, (_, i), j = in_tasks(sch, product, store, [height // rows, rows], task)
     _, j = sch.split(j, [None, columns])
     sch.compute_at(block, tasks, preserve_unit_loops=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,42 +19,40 @@ from babytriton.passes.cpu.elementwise import PARALLEL
 from babytriton.passes.cpu.transposes import turn_over
 
 
-def pad(
-    sch: s_tir.Schedule, product: Contraction, rows: int, columns: int
-) -> tuple[s_tir.schedule.SBlockRV | None, list[s_tir.schedule.SBlockRV]]:
-    """Fill the operands up to whole tiles.
+@dataclass(frozen=True)
+class Padding:
+    """What fills the operands of a product up to whole tiles.
 
-    Returns:
-        The block that copies the true results out, if any, and those that fill up.
+    Attributes:
+        copied: the block that copies the true results out, if any.
+        fillers: the blocks that fill up.
+        parts: the blocks that copy what is read of operands of which there is more.
     """
+
+    copied: s_tir.schedule.SBlockRV | None
+    fillers: list[s_tir.schedule.SBlockRV]
+    parts: list[s_tir.schedule.SBlockRV]
+
+
+def pad(sch: s_tir.Schedule, product: Contraction, rows: int, columns: int) -> Padding:
+    """Fill the operands up to whole tiles, for :func:`inline_padding` to leave no copies."""
     info, block = product.info, product.info.block_rv
+    parts = _parts(sch, product)
     sizes = {product.row: rows, product.column: columns}
     if all(info.iters[axis].dom % size == 0 for axis, size in sizes.items()):
-        return None, []
-    parts = _as_parts(sch, product, list(sizes))
+        return Padding(None, [], parts)
     before = {sch.get(other).name_hint for other in sch.get_producers(block)}
     sch.pad_einsum(block, [sizes.get(axis, 1) for axis in range(len(info.iters))])
     after = sch.get_producers(block)
     (copied,) = sch.get_consumers(block)
-    for part in parts:
-        sch.compute_inline(part)
-    return copied, [other for other in after if sch.get(other).name_hint not in before]
+    fillers = [other for other in after if sch.get(other).name_hint not in before]
+    return Padding(copied, fillers, parts)
 
 
-def _as_parts(
-    sch: s_tir.Schedule, product: Contraction, axes: Sequence[int]
-) -> list[s_tir.schedule.SBlockRV]:
-    """Have a product read copies of the parts of operands that it reads, where they have more.
+def _parts(sch: s_tir.Schedule, product: Contraction) -> list[s_tir.schedule.SBlockRV]:
+    """Have a product read copies of the parts that it reads of operands of which there is more.
 
-    Else they would be filled up from their ends on.
-
-    Args:
-        sch: the kernel.
-        product: what reads them.
-        axes: along which they are to be filled up.
-
-    Returns:
-        The blocks that copy.
+    Else these would be filled up from their ends on, and copied whole.
     """
     info, block = product.info, product.info.block_rv
     variables = [it.var for it in sch.get(block).iter_vars]
@@ -62,13 +60,13 @@ def _as_parts(
     for read in (row_operand(sch, product), product.other):
         region = sch.get(block).reads[read]
         kinds = [axis_of(rng.min, variables) for rng in region.region]
-        ends = [(n, axis) for n, axis in enumerate(kinds) if axis in axes]
-        whole = [region.source.shape[n] for n, _ in ends]
-        if same_extents(whole, [info.iters[axis].dom for _, axis in ends]):
+        pairs = [(n, axis) for n, axis in enumerate(kinds) if axis is not None]
+        whole = [region.source.shape[n] for n, _ in pairs]
+        if same_extents(whole, [info.iters[axis].dom for _, axis in pairs]):
             continue
         copy = sch.reindex(block, ("read", read))
-        used = sorted(axis for axis in kinds if axis is not None)
-        order = [used.index(axis) for axis in kinds if axis is not None]
+        used = sorted(axis for _, axis in pairs)
+        order = [used.index(axis) for _, axis in pairs]
         sch.transform_layout(copy, ("write", 0), partial(_in_order, order))
         found.append(copy)
     return found
@@ -78,9 +76,7 @@ def _in_order(order: Sequence[int], *index: tirx.Var) -> list[tirx.Var]:
     return [index[n] for n in order]
 
 
-def inline_padding(
-    sch: s_tir.Schedule, product: Contraction, fillers: Iterable[s_tir.schedule.SBlockRV]
-) -> None:
+def inline_padding(sch: s_tir.Schedule, product: Contraction, padding: Padding) -> None:
     """Fill copies of operands up while they are made, and those without a copy not at all.
 
     Of these, the last row is read in place of the rows that are missing: what becomes of it there
@@ -89,13 +85,15 @@ def inline_padding(
     Args:
         sch: the kernel.
         product: what reads the operands, or their copies.
-        fillers: the blocks that fill up.
+        padding: what fills them up.
     """
-    for filler in fillers:
+    for filler in padding.fillers:
         (reader,) = sch.get_consumers(filler)
         if sch.get(reader).same_as(sch.get(product.info.block_rv)):
             _repeat_last(sch, filler)
         sch.compute_inline(filler)
+    for part in padding.parts:
+        sch.compute_inline(part)
 
 
 def _repeat_last(sch: s_tir.Schedule, filler: s_tir.schedule.SBlockRV) -> None:

@@ -98,19 +98,20 @@ def _tile_matrix(
         shared = tiles_of_task(tiles, rows, panels) if is_copied else 1
         by_columns = panels is not None and panels >= TASKS and is_of_one_matrix(sch, product)
         is_within = by_columns or (tiles <= 2 * shared and is_of_own_matrices(sch, product))
-    added, fillers = pad(sch, product, rows * shared, columns)
+    is_apart = (panels is None or panels > 2) and is_crowded(sch, product, rows)
+    padding = pad(sch, product, rows * shared, columns)
     of_columns = None
     if is_copied:
         of_columns = Panels.of(sch, product, product.other, product.column, columns)
     of_rows = None
-    if (panels is None or panels > 2) and is_crowded(sch, product, rows):
+    if is_apart:
         of_rows = Panels.of(sch, product, row_operand(sch, product), product.row, rows)
-    inline_padding(sch, product, fillers)
+    inline_padding(sch, product, padding)
     if of_columns is not None and not is_within:
         of_columns.made_before(sch)
     if of_rows is not None:
         of_rows.made_before(sch)
-    store = storing(sch, product, epilogue, added)
+    store = storing(sch, product, epilogue, padding.copied)
     tasks, step = _tile_loops(sch, product, store, (shared, rows, columns), by_columns)
     if height is not None and width is not None:
         moved = rows if of_rows is None else 0
