@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from babytriton.frontend.differences import changes, differences
-from babytriton.frontend.signature import Signature, sizeless
+from babytriton.frontend.signature import Signature, loosened
 from babytriton.stages import Compiled
 from babytriton.types import MemoryFormat
 
@@ -68,7 +68,8 @@ class Specializations:
     def __init__(self) -> None:
         self._by_key: dict[Any, list[Compiled]] = {}
         self._entries: list[_Entry] = []
-        self._has_symbolic = False
+        self._loose: list[tuple[bool, bool]] = []
+        """Which loosened keys there are, those first that say more."""
 
     def __iter__(self) -> Iterator[Compiled]:
         return iter([entry.compiled for entry in self._entries])
@@ -92,24 +93,28 @@ class Specializations:
         for compiled in candidates:
             if compiled.fits(leaves):
                 return compiled
-        if not self._has_symbolic:
+        if not self._loose:
             return None
-        for compiled in self._by_key.get(sizeless(key, gaps=True), ()):
-            if compiled.fits(leaves):
-                return compiled
-        # A program that copies parts of other tensors is for those that none can read in place.
         formats = [MemoryFormat.of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
-        for compiled in self._by_key.get(sizeless(key, gaps=False), ()):
-            if compiled.signature.copies_parts(formats) and compiled.fits(leaves):
-                return compiled
+        has_parts = any(format is not None and format.gaps for format in formats)
+        for sizes, gaps in self._loose:
+            for compiled in self._by_key.get(loosened(key, sizes, gaps), ()):
+                # Parts of other tensors are for a program that has to copy them, or reads them.
+                is_for = not (gaps and has_parts) or compiled.signature.copies_parts(formats)
+                if is_for and compiled.fits(leaves):
+                    return compiled
         return None
 
     def add(self, key: Any, compiled: Compiled, call: Signature) -> None:
         """Keep a program for the calls of a key, and those of other sizes where it takes them."""
         self._log(compiled, call)
-        if compiled.signature.is_symbolic:
-            self._has_symbolic = True
-            key = sizeless(key, compiled.signature.has_gaps)
+        signature = compiled.signature
+        loose = signature.is_symbolic, signature.copies
+        if signature.is_symbolic and not signature.has_gaps:
+            loose = True, True
+        if any(loose):
+            self._loose = sorted({*self._loose, loose})
+            key = loosened(key, *loose)
         self._by_key.setdefault(key, []).append(compiled)
         self._entries.append(_Entry(compiled, call, torch.get_default_dtype()))
 

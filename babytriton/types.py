@@ -227,6 +227,11 @@ def without_repeated(format: MemoryFormat | None) -> MemoryFormat | None:
     return None if format is None or format.repeated else format
 
 
+def without_gaps(format: MemoryFormat | None) -> MemoryFormat | None:
+    """A format, if no other tensor lies between the elements; None otherwise."""
+    return None if format is None or format.gaps else format
+
+
 def of_any_sizes(format: MemoryFormat | None, type: TensorType) -> MemoryFormat | None:
     """A format, if what lies so tells the symbolic sizes of a type; None otherwise.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from babytriton import errors
 from babytriton.tensor import Tensor
-from babytriton.types import Dim, TensorType
+from babytriton.types import Dim, MemoryFormat, TensorType
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Conditions
@@ -24,10 +24,11 @@ the sake of reshapes, and unlikely to be another size of the program."""
 
 
 class Seen:
-    """The sizes that tensors had in the calls that were compiled so far."""
+    """The sizes that tensors had in the calls that were compiled so far, and how they lay."""
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[str, int], list[set[int]]] = {}
+        self._parts: dict[tuple[str, tuple[int, ...]], set[Any]] = {}
 
     @property
     def varied(self) -> bool:
@@ -41,6 +42,12 @@ class Seen:
             sizes.add(size)
         return [len(sizes) > 1 for sizes in known]
 
+    def parts_vary(self, place: str, format: MemoryFormat) -> bool:
+        """Take note of what a tensor is part of: whether it has been part of a longer one."""
+        known = self._parts.setdefault((place, format.order), set())
+        known.add(format.gaps)
+        return len(known) > 1
+
 
 @dataclass
 class Dimensions:
@@ -52,6 +59,7 @@ class Dimensions:
         seen: where ``dynamic`` is ``None``, what varied so far.
         related: sizes that have turned out to be the same as others, or constant.
         captured_vary: whether tensors from outside the function have symbolic dimensions.
+        parts_vary: whether an argument is part of tensors of several sizes.
     """
 
     dynamic: bool | None = False
@@ -59,6 +67,7 @@ class Dimensions:
     seen: Seen = field(default_factory=Seen)
     related: dict[str, str | int] = field(default_factory=dict)
     captured_vary: bool = False
+    parts_vary: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         tensors = self.annotations.values()
@@ -80,6 +89,12 @@ class Dimensions:
         """The type of a tensor argument, with names for its symbolic sizes."""
         annotation = self.annotations.get(path)
         return self._named(path, path, type, annotation.shape if annotation else ())
+
+    def lying(self, path: str, format: MemoryFormat | None) -> MemoryFormat | None:
+        """How a tensor argument lies; takes note of what it is part of."""
+        if format is not None and format.gaps and self.seen.parts_vary(path, format):
+            self.parts_vary = True
+        return format
 
     def captured(self, path: str, type: TensorType) -> TensorType:
         """The type of a tensor from outside, with names for its symbolic sizes."""

@@ -15,7 +15,14 @@ from babytriton.frontend.dimensions import Dimensions
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
 from babytriton.tensor import Tensor
-from babytriton.types import DTYPES, MemoryFormat, TensorType, find_dtype, of_any_sizes
+from babytriton.types import (
+    DTYPES,
+    MemoryFormat,
+    TensorType,
+    find_dtype,
+    of_any_sizes,
+    without_gaps,
+)
 
 
 class Absent:
@@ -120,6 +127,8 @@ class Signature:
     """Of each of these tensors the path, and that of the first one which is it."""
     autocast: State = ()
     """What torch.autocast is set to."""
+    copies: bool = False
+    """Whether arguments that are parts of other tensors are copied, as the sizes of these vary."""
 
     @classmethod
     def of(
@@ -144,11 +153,17 @@ class Signature:
         specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
         same = _identities(values, static, names)
         found = cls(tuple(names), tuple(specs), static, same, autocast.state())
-        if not found.is_symbolic:
-            return found
+        found = replace(found, copies=dims.parts_vary)
         formats = [getattr(leaf.spec, "format", None) for leaf in found.leaves()]
-        gaps = not found.copies_parts(formats)
-        return replace(found, specs=tuple(_of_any_sizes(spec, gaps) for spec in found.specs))
+        if found.copies_parts(formats):
+            found = found._of_formats(lambda spec: without_gaps(spec.format))
+        if found.is_symbolic:
+            found = found._of_formats(lambda spec: of_any_sizes(spec.format, spec.type))
+        return found
+
+    def _of_formats(self, format: Callable[[TensorSpec], MemoryFormat | None]) -> Signature:
+        """The same for tensors that lie otherwise."""
+        return replace(self, specs=tuple(_of_formats(spec, format) for spec in self.specs))
 
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
@@ -167,14 +182,14 @@ class Signature:
         return any(isinstance(x, TensorSpec) and x.format and x.format.gaps for x in specs)
 
     def copies_parts(self, formats: Iterable[MemoryFormat | None]) -> bool:
-        """Whether arguments that are parts of other tensors are to be copied.
+        """Whether arguments that are parts of other tensors are copied.
 
-        All of them, if one does not tell the symbolic sizes.
+        All of them, if what one is part of varies, or does not tell the symbolic sizes.
 
         Args:
             formats: of the tensors and variable floats of a call; None for these.
         """
-        return any(
+        return self.copies or any(
             isinstance(leaf.spec, TensorSpec)
             and format is not None
             and format.gaps
@@ -270,18 +285,19 @@ def records(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled()
 
 
-def sizeless(key: Any, gaps: bool) -> Any:
-    """A :func:`call_key` with ranks in place of shapes: what calls of any sizes share.
+def loosened(key: Any, sizes: bool, gaps: bool) -> Any:
+    """A :func:`call_key` without some of what programs are compiled for.
 
     Args:
         key: of a call.
-        gaps: whether tensors that are parts of others are read where they lie.
+        sizes: whether for any sizes: then there are ranks in place of shapes.
+        gaps: whether tensors that are parts of others are copied.
     """
     if isinstance(key, torch.Size):
-        return len(key)
+        return len(key) if sizes else key
     if isinstance(key, MemoryFormat):
-        return None if key.repeated or (key.gaps and not gaps) else key
-    return tuple([sizeless(part, gaps) for part in key]) if isinstance(key, tuple) else key
+        return None if (key.repeated and sizes) or (key.gaps and gaps) else key
+    return tuple([loosened(part, sizes, gaps) for part in key]) if isinstance(key, tuple) else key
 
 
 def leaves_of(values: Sequence[Any], static: frozenset[str], names: Sequence[str]) -> list[Any]:
@@ -398,18 +414,12 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
 
 
-def _of_any_sizes(spec: Spec, gaps: bool) -> Spec:
-    """A spec of tensors that are copied if how they lie does not tell symbolic sizes.
-
-    Args:
-        spec: of an argument.
-        gaps: whether tensors that are parts of others are read where they lie.
-    """
+def _of_formats(spec: Spec, format: Callable[[TensorSpec], MemoryFormat | None]) -> Spec:
+    """A spec of tensors that lie otherwise."""
     if isinstance(spec, TensorSpec):
-        format = of_any_sizes(spec.format, spec.type)
-        return replace(spec, format=None if format and format.gaps and not gaps else format)
+        return replace(spec, format=format(spec))
     if isinstance(spec, (SequenceSpec, DictSpec)):
-        return replace(spec, items=tuple(_of_any_sizes(item, gaps) for item in spec.items))
+        return replace(spec, items=tuple(_of_formats(item, format) for item in spec.items))
     return spec
 
 
@@ -428,7 +438,8 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
     type = dims.argument(path, TensorType.of(tensor))
-    return TensorSpec(type, tensor.device, records(tensor), MemoryFormat.of(tensor))
+    format = dims.lying(path, MemoryFormat.of(tensor))
+    return TensorSpec(type, tensor.device, records(tensor), format)
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

@@ -218,12 +218,11 @@ class Attempt:
 
     def _reach(self, name: str, tensor: torch.Tensor) -> str:
         """How many bytes lie from a tensor's first element to the end of its last."""
-        if name in self.shapes:
-            return f"{name}.nbytes"
-        if tensor.numel() == 0:
-            return "0"
-        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
-        return str((last + 1) * tensor.element_size())
+        if name not in self.shapes:
+            return str(_reach(tensor))
+        format = MemoryFormat.of(tensor)
+        has_gaps = format is not None and format.gaps
+        return f"{self.know('reach', _reach)}({name})" if has_gaps else f"{name}.nbytes"
 
     def function(self, result: str, device: torch.device) -> Callable[..., Any]:
         """What was written.
@@ -236,6 +235,14 @@ class Attempt:
         source = "\n    ".join(["def attempt(args, kwargs):", *self._lines])
         exec(source, self._known)
         return on_device(device, self._known["attempt"])
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """How many bytes lie from a tensor's first element to the end of its last."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    return (last + 1) * tensor.element_size()
 
 
 def _lies(tensor: torch.Tensor) -> Any:

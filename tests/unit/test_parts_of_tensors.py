@@ -181,6 +181,32 @@ def test_any_number_of_rows(dynamic: bool | None, copied: list[Any]) -> None:
     assert len(jitted.specializations()) == count + 1
 
 
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_parts_of_tensors_that_grow(dynamic: bool | None) -> None:
+    # The last token of a sequence, and the first columns of ever longer rows.
+    jitted = bt.jit("cpu", dynamic=dynamic)(product)
+    other = bt.jit("cpu", dynamic=dynamic)(lambda x: torch.relu(x) * 2)
+    w = numbers(16, 32, seed=1)
+    for length in range(4, 12):
+        x, rows = numbers(3, length, 16)[:, -1], numbers(5, length + 5)[:, :8]
+        for _ in range(3):
+            torch.testing.assert_close(jitted(x, w), x @ w, rtol=1e-4, atol=1e-4)
+            assert torch.equal(other(rows), torch.relu(rows) * 2)
+    for each in (jitted, other):
+        assert len(each.specializations()) <= 2
+    assert torch.equal(other(rows.clone()), torch.relu(rows) * 2)
+    assert torch.equal(other(numbers(5, 13)[:, :8]), torch.relu(numbers(5, 13)[:, :8]) * 2)
+
+
+def test_parts_of_growing_numbers_of_rows_that_grow() -> None:
+    jitted = bt.jit("cpu")(lambda x: F.layer_norm(x, (8,)))
+    for length in range(9, 18):
+        x = numbers(length - 5, length)[:, :8]
+        for _ in range(3):
+            torch.testing.assert_close(jitted(x), F.layer_norm(x, (8,)), rtol=1e-4, atol=1e-4)
+    assert len(jitted.specializations()) <= 3
+
+
 def test_tokens_without_the_last() -> None:
     # As losses take them: how much of the memory is read is another number at each call.
     jitted = bt.jit("cpu")(lambda x, y: F.cross_entropy(x.flatten(0, 1), y.flatten()))
@@ -257,6 +283,35 @@ def test_parts_that_are_written_to() -> None:
         y = numbers(4, 6, seed=1)[:, 2:5]
         torch.testing.assert_close(jitted(ours[:, 1:4], y), fn(theirs[:, 1:4], y))
         assert torch.equal(ours, theirs)
+
+
+ROWS = bt.Tensor[("n", 8), "float32"]
+
+
+def test_what_is_written_between_the_rows_of_a_part() -> None:
+    def fn(x, y):
+        x.add_(F.relu(y) * torch.ones(8))
+
+    def pair(rows: int, apart: bool) -> tuple[torch.Tensor, ...]:
+        whole = torch.arange(24.0 * rows)
+        x = torch.zeros(rows, 8) if apart else whole[8 * rows : 16 * rows].view(rows, 8)
+        return whole, x, whole.view(rows, 24)[:, :8]
+
+    @bt.jit("cpu")
+    def jitted(x: ROWS, y: ROWS):
+        x.add_(F.relu(y) * torch.ones(8))
+
+    for rows in (4, 5, 6, 7):
+        for _ in range(3):
+            jitted(*pair(rows, apart=True)[1:])
+    for rows in (8, 9):
+        ours, theirs = pair(rows, apart=False), pair(rows, apart=False)
+        fn(*theirs[1:])
+        try:
+            jitted(*ours[1:])
+        except ValueError:  # they share memory
+            continue
+        assert torch.equal(ours[0], theirs[0])
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (3, 5, 40)])
