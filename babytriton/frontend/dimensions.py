@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from babytriton import errors
 from babytriton.tensor import Tensor
 from babytriton.types import Dim, MemoryFormat, TensorType
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 SMALLEST = 2
 """0 and 1 are constants: a dimension of size 1 broadcasts, and one of size 0 has no elements."""
+
+WHOLES = 2
+"""Of so many sizes may be what an argument is part of, each with a program, before it is copied."""
 
 _SAMPLE = 832
 """The first size that a name without one is tried with: a multiple of the usual block sizes, for
@@ -28,7 +33,7 @@ class Seen:
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[str, int], list[set[int]]] = {}
-        self._parts: dict[tuple[str, tuple[int, ...]], set[Any]] = {}
+        self._parts: dict[Any, set[Any]] = {}
 
     @property
     def varied(self) -> bool:
@@ -42,11 +47,12 @@ class Seen:
             sizes.add(size)
         return [len(sizes) > 1 for sizes in known]
 
-    def parts_vary(self, place: str, format: MemoryFormat) -> bool:
-        """Take note of what a tensor is part of: whether it has been part of a longer one."""
-        known = self._parts.setdefault((place, format.order), set())
+    def parts_vary(self, place: str, shape: Sequence[int], format: MemoryFormat) -> bool:
+        """Take note of what a tensor is part of: whether ones like it were of several others."""
+        sizes = tuple((axis, shape[axis]) for axis, _ in format.gaps)
+        known = self._parts.setdefault((place, format.order, sizes), set())
         known.add(format.gaps)
-        return len(known) > 1
+        return len(known) > WHOLES
 
 
 @dataclass
@@ -59,7 +65,7 @@ class Dimensions:
         seen: where ``dynamic`` is ``None``, what varied so far.
         related: sizes that have turned out to be the same as others, or constant.
         captured_vary: whether tensors from outside the function have symbolic dimensions.
-        parts_vary: whether an argument is part of tensors of several sizes.
+        parts_vary: whether an argument is part of tensors of too many sizes.
     """
 
     dynamic: bool | None = False
@@ -90,10 +96,11 @@ class Dimensions:
         annotation = self.annotations.get(path)
         return self._named(path, path, type, annotation.shape if annotation else ())
 
-    def lying(self, path: str, format: MemoryFormat | None) -> MemoryFormat | None:
+    def lying(self, path: str, tensor: torch.Tensor) -> MemoryFormat | None:
         """How a tensor argument lies; takes note of what it is part of."""
-        if format is not None and format.gaps and self.seen.parts_vary(path, format):
-            self.parts_vary = True
+        format = MemoryFormat.of(tensor)
+        if format is not None and format.gaps:
+            self.parts_vary |= self.seen.parts_vary(path, tensor.shape, format)
         return format
 
     def captured(self, path: str, type: TensorType) -> TensorType:

@@ -438,8 +438,7 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
     type = dims.argument(path, TensorType.of(tensor))
-    format = dims.lying(path, MemoryFormat.of(tensor))
-    return TensorSpec(type, tensor.device, records(tensor), format)
+    return TensorSpec(type, tensor.device, records(tensor), dims.lying(path, tensor))
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

@@ -193,9 +193,21 @@ def test_parts_of_tensors_that_grow(dynamic: bool | None) -> None:
             torch.testing.assert_close(jitted(x, w), x @ w, rtol=1e-4, atol=1e-4)
             assert torch.equal(other(rows), torch.relu(rows) * 2)
     for each in (jitted, other):
-        assert len(each.specializations()) <= 2
+        assert len(each.specializations()) <= 3
     assert torch.equal(other(rows.clone()), torch.relu(rows) * 2)
     assert torch.equal(other(numbers(5, 13)[:, :8]), torch.relu(numbers(5, 13)[:, :8]) * 2)
+
+
+def test_parts_of_two_tensors_are_not_copied(copied: list[Any]) -> None:
+    jitted = bt.jit("cpu")(product)
+    for extent in (24, 32, 24, 32, 32):
+        q, k = numbers(2, 5, extent)[..., :8], numbers(2, 5, extent)[..., 8:16].mT
+        torch.testing.assert_close(jitted(q, k), q @ k, rtol=1e-5, atol=1e-5)
+    thirds = bt.jit("cpu", dynamic=False)(lambda x: x * 2)
+    for width in (8, 16, 32, 64):
+        x = numbers(4, 3 * width)[:, :width]
+        assert torch.equal(thirds(x), x * 2)
+    assert not copied
 
 
 def test_parts_of_growing_numbers_of_rows_that_grow() -> None:
@@ -204,7 +216,7 @@ def test_parts_of_growing_numbers_of_rows_that_grow() -> None:
         x = numbers(length - 5, length)[:, :8]
         for _ in range(3):
             torch.testing.assert_close(jitted(x), F.layer_norm(x, (8,)), rtol=1e-4, atol=1e-4)
-    assert len(jitted.specializations()) <= 3
+    assert len(jitted.specializations()) <= 4
 
 
 def test_tokens_without_the_last() -> None:
