@@ -85,14 +85,23 @@ def generate(model: Any, ids: torch.Tensor, count: int = 12) -> torch.Tensor:
     )
 
 
-def assert_as_exact(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
+def assert_as_exact(
+    found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, like: torch.Tensor | None = None
+) -> None:
     """Assert that a result is as near to what float64 gives as eager's is, on the whole.
 
     Single numbers are rounded here and there in other places, and may be nearer or not.
+
+    Args:
+        found: the result.
+        eager: torch's.
+        exact: that of float64.
+        like: what is as large as the numbers that a result is the sum of, if they cancel out.
     """
     error, of_eager = ((x.double() - exact).norm() for x in (found, eager))
+    size = (exact if like is None else like).norm()
     # Either is right to some units of float32, in which sums are computed.
-    assert error <= 1.25 * of_eager + 4 * torch.finfo(torch.float32).eps * exact.norm()
+    assert error <= 1.25 * of_eager + 4 * torch.finfo(torch.float32).eps * size
 
 
 def assert_same_tokens(model: Any, found: torch.Tensor, eager: torch.Tensor) -> None:
@@ -193,7 +202,10 @@ def test_training_step(family: str, checkpointing: bool) -> None:
     torch.testing.assert_close(found_loss, loss)
     assert found.keys() == grads.keys()
     for name in grads:
-        assert_as_exact(found[name], grads[name], exact[name])
+        # A softmax does not change with the bias of the keys: its gradient is 0, and what float32
+        # makes of it is nothing but rounding, of numbers as large as those of the queries.
+        like = exact[name.replace("key.bias", "query.bias")]
+        assert_as_exact(found[name], grads[name], exact[name], like)
     torch.testing.assert_close(found, {k: x.float() for k, x in exact.items()})
 
 
