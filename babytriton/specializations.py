@@ -96,7 +96,8 @@ class Specializations:
         if not self._loose:
             return None
         formats = [MemoryFormat.of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
-        has_parts = any(format is not None and format.gaps for format in formats)
+        # Expanded ones of any size are copied by all.
+        has_parts = any(x is not None and x.gaps and not x.repeated for x in formats)
         for sizes, gaps in self._loose:
             for compiled in self._by_key.get(loosened(key, sizes, gaps), ()):
                 # Parts of other tensors are for a program that has to copy them, or reads them.

@@ -222,11 +222,6 @@ class MemoryFormat:
         return ", ".join(parts)
 
 
-def without_repeated(format: MemoryFormat | None) -> MemoryFormat | None:
-    """A format, if all elements of a tensor have places of their own; None otherwise."""
-    return None if format is None or format.repeated else format
-
-
 def without_gaps(format: MemoryFormat | None) -> MemoryFormat | None:
     """A format, if no other tensor lies between the elements; None otherwise."""
     return None if format is None or format.gaps else format

@@ -326,11 +326,12 @@ def as_parts(mod: IRModule, entry: str) -> IRModule:
 
     params = {param: relax.Var(param.name, _part(param.ty, ends[param])) for param in ends}
     body = tvm_ffi.structural_map(function.body, (ir.Call, of_parts))
-    functions[mod.get_global_var(entry)] = relax.Function(
+    made_of_parts = relax.Function(
         [params.get(param, param) for param in function.params],
         _replaced(body, params),
         *(function.ret_ty, function.is_pure, function.attrs, function.span),
     )
+    functions[mod.get_global_var(entry)] = made_of_parts.without_attr(_ENDS)
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 

@@ -198,6 +198,17 @@ def test_parts_of_tensors_that_grow(dynamic: bool | None) -> None:
     assert torch.equal(other(numbers(5, 13)[:, :8]), torch.relu(numbers(5, 13)[:, :8]) * 2)
 
 
+def test_expanded_parts_of_any_sizes_have_one_program() -> None:
+    def fn(x, factors=[3.0]):  # noqa: B006, as such a default has no shortcuts
+        return x * factors[0]
+
+    jitted = bt.jit("cpu", dynamic=True)(fn)
+    for rows in (3, 4, 5, 3, 4, 5):
+        x = numbers(rows, 10)[:, None, :8].expand(rows, 5, 8)
+        assert torch.equal(jitted(x), x * 3)
+    assert len(jitted.specializations()) == 1
+
+
 def test_parts_of_two_tensors_are_not_copied(copied: list[Any]) -> None:
     jitted = bt.jit("cpu")(product)
     for extent in (24, 32, 24, 32, 32):
