@@ -163,7 +163,7 @@ class Attempt:
         return unreadable
 
     def memory(self, name: str, format: MemoryFormat | None) -> str:
-        """An expression for the contiguous tensor that is in a tensor's memory."""
+        """An expression for what is in a tensor's memory, in the order there."""
         if format is None:
             return name
         if name in self._memory:

@@ -45,7 +45,7 @@ def readable(tensor: torch.Tensor, format: MemoryFormat | None = None) -> torch.
 
 
 def in_memory(tensor: torch.Tensor, format: MemoryFormat | None) -> torch.Tensor:
-    """What a program reads of a tensor: itself, or the contiguous one that is in its memory."""
+    """What a program reads of a tensor: itself, or what is in its memory, in the order there."""
     return tensor if format is None else format.memory(tensor)
 
 
