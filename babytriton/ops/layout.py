@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
-import tvm_ffi
 from tvm import te, tirx
 
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import divided, int64, is_at_most, is_known, is_symbolic
 
 BOX = "babytriton.box"
 """What a block is annotated with that writes a box of a tensor and keeps the rest: for each
-dimension the first index, the step and the number of elements."""
+dimension a slice as Python has it, start, stop and step, but with 0 for no stop."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What a box takes of one dimension of a tensor.
+    """What a box takes of one dimension of a tensor; numbers may be symbolic, but for the step.
 
     Attributes:
         start: the first index.
@@ -29,49 +27,123 @@ class Side:
         dim: the dimension of the box along which they lie; None where it has none.
     """
 
-    start: int
+    start: Any
     step: int
-    size: int
+    size: Any
     dim: int | None
 
     def index(self, place: Any) -> Any:
         """The index in the tensor, of one in the box."""
         found = place if self.step == 1 else place * int64(self.step)
-        return found + int64(self.start) if self.start else found
+        return found if self._is_from_start else found + int64(self.start)
 
     def place(self, index: Any) -> Any:
         """The index in the box, of one in the tensor."""
-        found = index - int64(self.start) if self.start else index
+        found = index if self._is_from_start else index - int64(self.start)
         return found if self.step == 1 else tirx.floordiv(found, int64(self.step))
 
-    def tests(self, index: Any, whole: int) -> list[Any]:
+    def tests(self, index: Any, whole: Any) -> list[Any]:
         """What holds for the indices of a dimension, ``whole`` long, that are in the box."""
-        if self.size == 1:
-            return [] if whole == 1 else [tirx.EQ(index, int64(self.start))]
+        if is_known(self.size == 1):
+            return [] if is_known(whole == 1) else [tirx.EQ(index, int64(self.start))]
         tests = []
-        if self.start:
+        if not self._is_from_start:
             tests.append(index >= int64(self.start))
-        end = self.start + (self.size - 1) * self.step + 1
-        if end != whole:
+        if not self.ends_last(whole):
+            end = self.start + (self.size - 1) * self.step + 1
             tests.append(index < int64(end))
         if self.step > 1:
             rest = tirx.floormod(index - int64(self.start), int64(self.step))
             tests.append(tirx.EQ(rest, int64(0)))
         return tests
 
+    def is_inside(self, whole: Any) -> bool:
+        """Whether a dimension that is ``whole`` long has all of the indices."""
+        return is_at_most(self.size, self._most(whole))
+
+    def slice(self, whole: Any) -> tuple[int, int, int] | None:
+        """Start, stop and step, less than 0 from the end, 0 for no stop; None if sizes tell it."""
+        end = 0 if self.ends_last(whole) else self.start + (self.size - 1) * self.step + 1
+        start, stop = (_from_either_end(number, whole) for number in (self.start, end))
+        return None if start is None or stop is None else (start, stop, self.step)
+
+    def ends_last(self, whole: Any) -> bool:
+        """Whether a further index would leave a dimension that is ``whole`` long."""
+        return is_known(self.size == self._most(whole))
+
+    def _most(self, whole: Any) -> Any:
+        return (whole - self.start + self.step - 1) // self.step
+
+    @property
+    def _is_from_start(self) -> bool:
+        return is_known(self.start == 0)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Elements of a tensor, as a slice of each of its dimensions.
+
+    Attributes:
+        sides: of each dimension. Those along the same dimension of the box are a diagonal.
+    """
+
+    sides: tuple[Side, ...]
+
+    def index(self, own: Sequence[Any]) -> list[Any]:
+        """The element of the tensor that is one of the box."""
+        return [x.index(int64(0) if x.dim is None else own[x.dim]) for x in self.sides]
+
+    def own(self, index: Sequence[Any], rank: int) -> list[Any]:
+        """The element of the box, which has ``rank`` dimensions, that is one of the tensor."""
+        places = {x.dim: x.place(at) for x, at in zip(self.sides, index) if x.dim is not None}
+        return [places.get(dim, int64(0)) for dim in range(rank)]
+
+    def holds(self, index: Sequence[Any], shape: Sequence[Any]) -> Any:
+        """Whether it has an element of the tensor, of a shape."""
+        sized = zip(self.sides, index, shape)
+        tests = [test for side, at, whole in sized for test in side.tests(at, whole)]
+        along: dict[int, Any] = {}
+        for side, at in zip(self.sides, index):
+            if side.dim is not None:
+                place = side.place(at)
+                if side.dim in along:
+                    tests.append(tirx.EQ(along[side.dim], place))
+                along[side.dim] = place
+        return tirx.all(*tests)
+
+    def is_whole(self, shape: Sequence[Any]) -> bool:
+        """Whether it has all elements of a tensor of the shape."""
+        sizes = [side.size for side in self.sides]
+        return not self._is_diagonal and all(is_known(n == m) for n, m in zip(sizes, shape))
+
+    def slices(self, shape: Sequence[Any]) -> list[int] | None:
+        """The slices as :data:`BOX` has them, of a tensor of the shape; None if they are others."""
+        found = [side.slice(whole) for side, whole in zip(self.sides, shape)]
+        if self._is_diagonal or None in found:
+            return None
+        return [number for each in found if each is not None for number in each]
+
+    @property
+    def _is_diagonal(self) -> bool:
+        dims = [side.dim for side in self.sides if side.dim is not None]
+        return len(set(dims)) < len(dims)
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a tensor lie in its storage: torch's sizes, strides and offset."""
+    """Where the elements of a tensor lie in its storage: torch's sizes, strides and offset.
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    Any of them may be symbolic.
+    """
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
 
     @classmethod
     def of(cls, meta: torch.Tensor) -> Layout:
         """The layout of a real or meta tensor."""
-        return cls(tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()))
+        return cls(tuple(meta.shape), tuple(meta.stride()), meta.storage_offset())
 
     @property
     def is_injective(self) -> bool:
@@ -94,90 +166,71 @@ class Layout:
         Only for a layout that is injective: then the largest stride decides first.
         """
         index: list[Any] = [int64(0)] * len(self.shape)
-        rest = position - int64(self.offset)
-        inside: list[Any] = []
+        inside: list[Any] = [] if is_known(self.offset == 0) else [position >= int64(self.offset)]
+        # Code generators compute quotients of what may be negative from many copies of it.
+        rest = tirx.Max(position - int64(self.offset), int64(0))
         for dim in self._by_stride():
-            index[dim] = tirx.floordiv(rest, int64(self.strides[dim]))
-            inside += [index[dim] >= 0, index[dim] < int64(self.shape[dim])]
-            rest = rest - index[dim] * int64(self.strides[dim])
+            stride = int64(self.strides[dim])
+            by = tirx.Max(stride, int64(1)) if is_symbolic(stride) else stride
+            index[dim], rest = tirx.floordiv(rest, by), tirx.floormod(rest, by)
+            inside.append(index[dim] < int64(self.shape[dim]))
         return index, tirx.all(tirx.EQ(rest, int64(0)), *inside)
 
-    def turned(self, other: Layout) -> list[int] | None:
-        """The dimension of another layout that each of this one is; None if it is not as turned."""
-        if len(self.shape) != len(other.shape) or not _are_same(self.offset, other.offset):
-            return None
-        rest = list(range(len(other.shape)))
-        found = []
-        for size, stride in zip(self.shape, self.strides):
-            for dim in rest:
-                if _are_same(size, other.shape[dim]) and _are_same(stride, other.strides[dim]):
-                    rest.remove(dim)
-                    found.append(dim)
-                    break
-        return None if rest else found
+    def box(self, base: Layout) -> Box | None:
+        """What it takes of each dimension of another layout, if that is a slice of each.
 
-    def sides(self, base: Layout) -> tuple[Side, ...] | None:
-        """What it takes of each dimension of another layout, if it is a box of that.
-
-        A slice of a tensor is one, in steps or not, and so is that with its dimensions in another
-        order. None for others, such as a diagonal, and where a size is symbolic.
+        In steps or not, and with its dimensions in another order or not. Several that have the same
+        dimension are a diagonal. None for others, and where sizes do not tell.
         """
-        if not base.is_known or not self.is_known or not base.is_injective:
+        if not base.is_injective:
             return None
         sides: dict[int, Side] = {}
         rest = self.offset - base.offset
         for dim in base._by_stride():
-            start, rest = divmod(rest, base.strides[dim])
-            if not 0 <= start < base.shape[dim]:
+            start, rest = divided(rest, base.strides[dim])
+            if not (is_known(start >= 0) and is_known(start < base.shape[dim])):
                 return None
             sides[dim] = Side(start, 1, 1, None)
-        if rest:
+        if not is_known(rest == 0):
             return None
-        free = sorted(sides, key=lambda dim: -base.strides[dim])
         for own in self._by_stride():
-            size, stride = self.shape[own], self.strides[own]
-            found = next((dim for dim in free if self._is_along(own, base, dim, sides[dim])), None)
-            if found is None:
+            rest = self.strides[own]
+            for dim in base._by_stride():
+                step, rest = divided(rest, base.strides[dim])
+                if is_known(step == 0):
+                    continue
+                is_free = sides[dim].dim is None and isinstance(step, int)
+                sides[dim] = Side(sides[dim].start, step, self.shape[own], own)
+                if not is_free or not sides[dim].is_inside(base.shape[dim]):
+                    return None
+            if not is_known(rest == 0):
                 return None
-            free.remove(found)
-            step = stride // base.strides[found]
-            sides[found] = Side(sides[found].start, step, size, own)
         one = Side(0, 1, 1, None)
-        return tuple(sides.get(dim, one) for dim in range(len(base.shape)))
-
-    def _is_along(self, own: int, base: Layout, dim: int, side: Side) -> bool:
-        """Whether all of one of its dimensions lies along one of another layout."""
-        step, rest = divmod(self.strides[own], base.strides[dim])
-        reach = side.start + (self.shape[own] - 1) * step
-        return not rest and step > 0 and reach < base.shape[dim]
-
-    @cached_property
-    def is_known(self) -> bool:
-        """Whether all that it tells is known while compiling."""
-        return all(type(n) is int for n in (*self.shape, *self.strides, self.offset))
+        return Box(tuple(sides.get(dim, one) for dim in range(len(base.shape))))
 
     def _by_stride(self) -> list[int]:
         """The dimensions that have more than one element, the largest stride first."""
-        dims = [dim for dim, size in enumerate(self.shape) if size != 1]
+        dims = [dim for dim, size in enumerate(self.shape) if not is_known(size == 1)]
         return sorted(dims, key=lambda dim: -self.strides[dim])
 
 
-def _are_same(left: Any, right: Any) -> bool:
-    """Whether two sizes are written in the same way."""
-    return bool(tvm_ffi.structural_equal(int64(left), int64(right)))
+def _from_either_end(number: Any, whole: Any) -> int | None:
+    """A place in a dimension, from its end on where its size tells it; None if that tells more."""
+    if not is_symbolic(number):
+        return int(number)
+    found: int | None = (number - whole).node.maybe_as_int()
+    return found
 
 
 def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
     """The tensor expression of a view, in terms of the tensor the memory was made for."""
 
-    dims, sides = base.turned(view), view.sides(base)
+    box = view.box(base)
 
     def fn(contents: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
-            if dims is not None:
-                return contents(*(index[dim] for dim in dims))
-            if sides is not None:
-                return contents(*(side.index(_along(side, index)) for side in sides))
+            if box is not None:
+                return contents(*box.index(index))
             return contents(*base.index(view.position(index))[0])
 
         return te.compute(tuple(map(int64, view.shape)), element, name="view")
@@ -188,36 +241,24 @@ def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
 def overwritten(base: Layout, view: Layout) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
     """The tensor expression of the whole memory after a view of it got new elements."""
 
-    dims, sides = view.turned(base), view.sides(base)
-    is_whole = sides is not None and all(x.size == n for x, n in zip(sides, base.shape))
+    box = view.box(base)
+    is_whole = box is not None and box.is_whole(base.shape)
+    slices = None if box is None or is_whole else box.slices(base.shape)
 
     def fn(contents: te.Tensor, new: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
-            if dims is not None:
-                return new(*(index[dim] for dim in dims))
-            if sides is not None:
-                own: list[Any] = [int64(0)] * len(view.shape)
-                for side, at in zip(sides, index):
-                    if side.dim is not None:
-                        own[side.dim] = side.place(at)
+            if box is None:
+                own, inside = view.index(base.position(index))
+            else:
+                own = box.own(index, len(view.shape))
                 if is_whole:
                     return new(*own)
-                sized = zip(sides, index, base.shape)
-                inside = tirx.all(*(test for x, at, n in sized for test in x.tests(at, n)))
-            else:
-                own, inside = view.index(base.position(index))
+                inside = box.holds(index, base.shape)
             # if_then_else, as elsewhere there is no new element to read.
             return tirx.if_then_else(inside, new(*own), contents(*index))
 
-        notes = None
-        if dims is None and sides is not None and not is_whole:
-            notes = {BOX: [int64(n) for x in sides for n in (x.start, x.step, x.size)]}
+        notes = None if slices is None else {BOX: [int64(n) for n in slices]}
         shape = tuple(map(int64, base.shape))
         return te.compute(shape, element, name="overwrite", attrs=notes)
 
     return fn
-
-
-def _along(side: Side, index: Sequence[Any]) -> Any:
-    """An element's index in a box, along one of its sides."""
-    return int64(0) if side.dim is None else index[side.dim]

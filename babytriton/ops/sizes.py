@@ -49,6 +49,24 @@ def is_known(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
+def divided(number: Any, by: Any) -> tuple[Any, Any]:
+    """Quotient and remainder of sizes, of which the remainder is not negative where that is known.
+
+    Those of a symbolic size hold for all that the program is for; the quotient may be too small.
+    """
+    symbolic = next((n for n in (number, by) if isinstance(n, torch.SymInt)), None)
+    found: tuple[Any, Any]
+    found = divmod(number, by) if symbolic is None else symbolic.node.shape_env.divided(number, by)
+    return found
+
+
+def is_at_most(size: Any, most: Any) -> bool:
+    """Whether a size is known to be no greater than another, whatever the symbolic ones are."""
+    symbolic = isinstance(size, torch.SymInt)
+    parts = size.node.shape_env.bounds(size) if symbolic else [size]
+    return any(is_known(part <= most) for part in parts)
+
+
 def is_empty(meta: torch.Tensor) -> bool:
     """Whether a tensor has no elements, whatever the sizes are that a call tells."""
     return any(isinstance(n, int) and n == 0 for n in meta.shape)

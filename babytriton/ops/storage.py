@@ -236,11 +236,9 @@ class Memory:
                 raise Mutation("where it lies in another tensor is known only at run time", _CLONE)
         if storage is None or _is_whole(tensor, storage):
             whole = new
-        elif is_empty(tensor.meta):
-            whole = storage.expr
         else:
             _require_part(tensor, storage)
-            if not Layout.of(tensor.meta).is_injective:
+            if not (is_empty(tensor.meta) or Layout.of(tensor.meta).is_injective):
                 raise Mutation("several of its elements lie in one place of memory", _CLONE)
             whole = self._builder.overwrite(storage.expr, storage.meta, new, tensor.meta)
         if storage is not None:

@@ -28,7 +28,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from tvm import tirx
 
 from babytriton.ops.refusals import Related, Unsupported
-from babytriton.ops.sizes import SYMBOLIC
+from babytriton.ops.sizes import SYMBOLIC, is_known
 from babytriton.types import Dim
 
 
@@ -173,6 +173,32 @@ class Symbols(ShapeEnv):
     def divides(self, size: torch.SymInt) -> bool:
         """Whether a size is computed by division."""
         return bool(_expr(size).atoms(*_DIVISIONS))
+
+    def divided(self, number: Any, by: Any) -> tuple[Any, Any]:
+        """Quotient and remainder of numbers that may be symbolic, whatever the sizes are.
+
+        The quotient takes what can be divided without a rest, so that the remainder may be greater
+        than what it is divided by, where sizes do not tell.
+        """
+        dividend, divisor = (sympy.expand(_expr(n)) for n in (number, by))
+        exact = sympy.cancel(dividend / divisor)
+        if sympy.denom(exact) == 1:
+            return self._number(exact), 0
+        quotients = [sympy.cancel(term / divisor) for term in sympy.Add.make_args(dividend)]
+        quotient = sympy.Add(*(q for q in quotients if sympy.denom(q) == 1))
+        rest = sympy.expand(dividend - quotient * divisor)
+        if not is_known(self._number(rest) >= 0):
+            quotient, rest = quotient - 1, rest + divisor
+        return self._number(quotient), self._number(rest)
+
+    def bounds(self, size: torch.SymInt) -> list[Any]:
+        """Sizes that are no less than one: what it is the least of, or itself."""
+        expr = _expr(size)
+        parts = expr.args if isinstance(expr, (sympy.Min, functions.Min)) else (expr,)
+        return [self._number(part) for part in parts]
+
+    def _number(self, expr: sympy.Expr) -> Any:
+        return int(expr) if expr.is_Integer else self.create_symintnode(expr, hint=None)
 
     def text(self, number: Any) -> str:
         """A symbolic number in the names of its sizes, as Python."""

@@ -134,17 +134,19 @@ def _of_box(block: s_tir.SBlock, contents: tirx.Var) -> tirx.Stmt | None:
     if not is_kept or not _are_same(kept.indices, store.indices):
         return None
     numbers = [int(n) for n in block.annotations[BOX]]
-    sides = list(zip(numbers[::3], numbers[1::3], numbers[2::3]))
-    if len(sides) != len(block.iter_vars):
+    slices = list(zip(numbers[::3], numbers[1::3], numbers[2::3]))
+    if len(slices) != len(block.iter_vars):
         return None
     loops, axes, places = [], [], {}
-    for axis, (start, step, size) in zip(block.iter_vars, sides):
-        dtype = axis.var.ty.dtype
-        zero, count = tirx.const(0, dtype), tirx.const(size, dtype)
+    for axis, (start, stop, step) in zip(block.iter_vars, slices):
+        dtype, whole = axis.var.ty.dtype, axis.dom.extent
+        first = whole + start if start < 0 else tirx.const(start, dtype)
+        end = whole + stop if stop <= 0 else tirx.const(stop, dtype)
+        zero, count = tirx.const(0, dtype), _steps(end - first, step)
         loops.append(tirx.Var(axis.var.name, dtype))
         inner = tirx.Var(f"v_{axis.var.name}", dtype)
         axes.append(tirx.IterVar(ir.Range.from_min_extent(zero, count), inner, axis.iter_type))
-        places[axis.var] = inner * tirx.const(step, dtype) + tirx.const(start, dtype)
+        places[axis.var] = inner * tirx.const(step, dtype) + first
     analyzer = sym.Analyzer()
     for axis in axes:
         analyzer.bind(axis.var, axis.dom)
@@ -161,11 +163,15 @@ def _of_box(block: s_tir.SBlock, contents: tirx.Var) -> tirx.Stmt | None:
     reads = [_at(load.source, load.indices) for load in nodes(value, ir.TensorLoad)]
     made = _block(block, axes, reads, [_at(store.buffer, indices)], body, {})
     stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), made)
-    for loop, (_, _, size) in reversed(list(zip(loops, sides))):
-        dtype = loop.ty.dtype
-        extent = tirx.const(size, dtype)
-        stmt = tirx.For(loop, tirx.const(0, dtype), extent, tirx.ForKind.SERIAL, stmt)
+    for loop, axis in reversed(list(zip(loops, axes))):
+        stmt = tirx.For(loop, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, stmt)
     return stmt
+
+
+def _steps(length: ir.Expr, step: int) -> ir.Expr:
+    """How many indices of a length there are in steps from the first on."""
+    one, by = tirx.const(1, length.ty.dtype), tirx.const(step, length.ty.dtype)
+    return sym.Analyzer().simplify(tirx.floordiv(length + by - one, by))
 
 
 def _at(buffer: tirx.Var, indices: Sequence[ir.Expr]) -> tirx.BufferRegion:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
+from babytriton.ops.layout import Layout
 from babytriton.runtime.executable import Executable, virtual_machine
 from babytriton.runtime.interop import on_device
 from babytriton.runtime.overlap import overlap
@@ -138,7 +139,7 @@ def check_target(
         if overlap(target, tensor):
             raise errors.SharedMemory(None, name, other).error()
     strides = tuple(target.stride())
-    if any(size > 1 and stride == 0 for size, stride in zip(target.shape, strides)):
+    if target.numel() and not Layout.of(target).is_injective:
         raise errors.SharedElements(None, name, str(tuple(target.shape)), str(strides)).error()
     if contiguous and not target.is_contiguous():
         raise errors.NotContiguous(None, name, str(strides)).error()

@@ -490,6 +490,21 @@ def test_convolutions_of_no_images() -> None:
     check(lambda x, w: F.conv1d(x, w), x[..., 0], w[..., 0])
 
 
+def test_a_loop_over_rows_without_elements() -> None:
+    def f(x):
+        state = torch.zeros_like(x[0])
+        for row in x:
+            state = torch.tanh(state * 0.5 + row)
+        return state
+
+    jitted = bt.jit("cpu")(f)
+    for shape in [(3, 4), (5, 6), (4, 0)]:  # symbolic from the second one on
+        ours, theirs = (torch.ones(shape, requires_grad=True) for _ in range(2))
+        jitted(ours).sum().backward()
+        f(theirs).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 def test_angles_of_points_without_one() -> None:
     y = torch.tensor([0.0, 0.0, 1e-30, 2.0], requires_grad=True)
     x = torch.tensor([0.0, 1e-30, 0.0, -3.0], requires_grad=True)

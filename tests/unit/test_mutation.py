@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,6 +42,33 @@ def test_nothing_is_written_to_views_without_elements() -> None:
 
     check(f, (torch.zeros(2, 0, 3),))
     check(g, (torch.ones(4, 3),))
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 3), (5, 0, 3), (0, 3)])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradients_of_what_may_be_written_nowhere(
+    dynamic: bool | None, shape: tuple[int, ...]
+) -> None:
+    def f(x):
+        y = torch.zeros_like(x)
+        y[1:] = x[:-1]
+        return y
+
+    ours, theirs = (torch.ones(shape, requires_grad=True) for _ in range(2))
+    found, expected = bt.jit("cpu", dynamic=dynamic)(f)(ours), f(theirs)
+    torch.testing.assert_close(found, expected)
+    assert found.requires_grad
+    for result in (found, expected):
+        (result * 3).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_windows_that_overlap_are_not_written_to() -> None:
+    def f(x):
+        x[::2] += 1
+
+    with pytest.raises(ValueError, match="several elements of argument `x` lie in one place"):
+        bt.jit("cpu")(f)(torch.zeros(15).as_strided((4, 6), (3, 1)))
 
 
 def test_views_see_what_is_written() -> None:
@@ -264,6 +293,79 @@ def test_writes_through_permuted_views(dynamic: bool) -> None:
         found, expected = bt.jit("cpu", dynamic=dynamic)(fn)(*ours), fn(*theirs)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(ours, theirs)
+
+
+def _shifted(x):
+    y = torch.zeros_like(x)
+    y[:, 1:] = x[:, :-1]
+    return y.softmax(-1)
+
+
+def _in_steps(x):
+    y = torch.empty_like(x)
+    y[:] = x
+    y[:, ::2] *= 2
+    y[1:, -1] += x[:-1, -1]
+    y[..., 1:-1:3] = 7
+    return y
+
+
+def _half(x):
+    y = x.clone()
+    y[..., x.shape[-1] // 2 :] = 0
+    y[-1, :, -1] = x[0, :, 0]
+    return y
+
+
+def _diagonals(x):
+    y = x.clone()
+    y.diagonal(0, -2, -1).fill_(1.5)
+    y.diagonal(1, 0, -1).mul_(2)
+    return y.var(-1, keepdim=True) + y
+
+
+def _merged(x):
+    y = x.clone()
+    y.flatten(0, 1)[1:] *= 3
+    y.view(-1)[::2].neg_()
+    return y
+
+
+def _divided(x):
+    y = x.clone()
+    y.view(*x.shape[:-1], 2, x.shape[-1] // 2)[..., 0] = 0
+    return y
+
+
+def _seen_twice(x):
+    y = x.clone()
+    pairs = y.unfold(-1, 2, 1)
+    y[..., 1] = 0
+    return pairs * 2
+
+
+@pytest.mark.parametrize(
+    "fn", [_shifted, _in_steps, _half, _diagonals, _merged, _divided, _seen_twice]
+)
+def test_parts_of_any_sizes(fn: Any) -> None:
+    """Written through places computed from strides, they too kept TVM busy for minutes."""
+    jitted = bt.jit("cpu", dynamic=True)(fn)
+    for shape in [(6, 5, 7, 8), (7, 6, 8, 10), (3, 4, 5, 6)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(jitted(x), fn(x))
+    if fn not in (_diagonals, _half):  # of which it matters what is shorter
+        assert len(jitted.specializations()) == 1
+
+
+def test_a_shift_of_any_sizes_is_one_kernel() -> None:
+    def f(x):
+        y = torch.zeros_like(x)
+        y[:, 1:] = x[:, :-1]
+        return y
+
+    lowered = bt.jit("cpu", dynamic=True)(f).lower(torch.randn(6, 5, 7, 8))
+    assert len(lowered.compile().kernels) == 1
+    assert all(isinstance(size, bt.types.Dim) for size in lowered.signature.specs[0].type.shape)
 
 
 def test_numbers_are_copied() -> None:

@@ -53,8 +53,13 @@ def overwrite(builder: Builder, contents: Value, new: Value, meta: torch.Tensor)
         new: the elements.
         meta: the tensor that views them.
     """
-    put = overwritten(Layout.of(contents.meta), Layout.of(meta))
-    expr = builder.emit_te("overwrite", put, contents.expr, new.expr, attrs=INJECTIVE)
+    if is_empty(meta):
+        if not builder.tape.depends(new):
+            return contents
+        expr = R.emit(contents.expr)  # of which gradients are recorded from now on
+    else:
+        put = overwritten(Layout.of(contents.meta), Layout.of(meta))
+        expr = builder.emit_te("overwrite", put, contents.expr, new.expr, attrs=INJECTIVE)
     found = Value(builder, expr, contents.meta)
     if builder.tape.depends((contents, new)):
         step = OverwriteStep(still(contents), still(new), meta, (found,), builder.span)

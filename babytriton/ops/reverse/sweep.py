@@ -11,6 +11,7 @@ from tvm import relax
 
 from babytriton.ops.refusals import IllTyped
 from babytriton.ops.reverse.tape import Step
+from babytriton.ops.sizes import is_empty
 from babytriton.ops.value import Value
 from babytriton.types import TensorType
 
@@ -53,7 +54,7 @@ def sweep(
 
 
 def _add(builder: Builder, found: Adjoints, expr: relax.Expr, grad: Value) -> None:
-    if expr in found:
+    if expr in found and not is_empty(grad.meta):
         with builder.interior(builder.span, grad.device):
             grad = builder.call(operator.add, (found[expr], grad), {})
     found[expr] = grad
