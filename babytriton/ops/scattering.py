@@ -2,7 +2,8 @@
 
 The result starts as a copy, made in parallel. Then each slice across the indexed dimension, in
 which alone two writes can meet, is written by one thread in the order of the indices: the last
-write wins and sums add up in one order, on the GPU too, where torch leaves that open.
+write wins and sums add up in one order, on the GPU too, where torch leaves that open. On the CPU a
+thread writes several slices that lie side by side.
 An index outside of the tensor, for which torch raises on the CPU, writes nothing.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -63,6 +64,9 @@ COMBINE: dict[str | None, Combine] = {
 COPY, SCATTER = "copy", "scatter"
 """The names of the two blocks: the copy, and what is written to it."""
 
+_BESIDE = 32
+"""Slices that lie side by side and that one CPU thread writes together, in vectors."""
+
 _MANY = 4096
 """Writes after one another that are too slow for one GPU thread where hardly any others run."""
 
@@ -75,7 +79,8 @@ def _written(
     combine: Combine,
     slices: Sequence[int],
     count: int,
-    places: Callable[..., tuple[Sequence[Expr], Sequence[int], Sequence[Expr]]],
+    dims: Sequence[int],
+    places: Callable[..., tuple[Sequence[Expr], Sequence[Expr]]],
 ) -> Any:
     """A copy of ``input`` with ``count`` writes in each of the slices.
 
@@ -87,10 +92,11 @@ def _written(
         combine: the element to write, from the one that is there and the new one.
         slices: how many slices there are, as a shape.
         count: the writes in each, one after the other.
+        dims: the dimensions of ``input`` whose places the indices tell.
         places: from the index buffers, a slice's index and the number of a write: the position
-            to write to, which dimensions of it came from the indices, and the position to read
-            ``source`` at, which broadcasts.
+            to write to, and the position to read ``source`` at, which broadcasts.
     """
+    on_cpu = site.builder.device.type == "cpu"
     if site.builder.device.type == "cuda" and count > max(_MANY, math.prod(slices)):
         raise Unsupported("many writes to few slices would run on few threads")
     # Sums of halves are rounded once, at the end.
@@ -114,21 +120,33 @@ def _written(
             out = S.arg("out", S.buffer([int64(n) for n in shape], name))
             with _points(shape, COPY) as index:
                 S.buffer_store(out, base[tuple(index)], index)
-            with _points(slices, SCATTER) as at:
-                place, bounded, _ = places(picks, at, int64(0))
+            last = len(shape) - 1
+            is_beside = on_cpu and last not in dims
+            tasks = [*slices[:-1], -(-slices[-1] // _BESIDE)] if is_beside else slices
+            with _points(tasks, SCATTER) as at:
+                first, beside = int64(0), int64(1)
+                if is_beside:
+                    first = at[-1] * int64(_BESIDE)
+                    beside = tirx.Min(int64(_BESIDE), int64(slices[-1]) - first)
+                place, _ = places(picks, [*at[:-1], first] if is_beside else at, int64(0))
                 # Schedules may not spread a block over threads that reads what it writes; this
-                # one does so only within its slice.
+                # one does so only within its slices.
                 S.reads(*(tirx.BufferRegion(x, [_range(n) for n in x.shape]) for x in others))
-                S.writes(
-                    out[tuple(_whole(shape[d]) if d in bounded else i for d, i in enumerate(place))]
-                )
-                with S.serial(int64(0), int64(count)) as i:
-                    place, _, origin = places(picks, at, i)
+                ranges = [ir.Range.from_min_extent(i, int64(1)) for i in place]
+                for d in dims:
+                    ranges[d] = _range(shape[d])
+                if is_beside:
+                    ranges[last] = ir.Range.from_min_extent(first, beside)
+                S.writes(tirx.BufferRegion(out, ranges))
+                lanes = S.serial(int64(0), beside) if is_beside else nullcontext()
+                with S.serial(int64(0), int64(count)) as i, lanes as lane:
+                    own = [*at[:-1], first + lane] if is_beside else at
+                    place, origin = places(picks, own, i)
                     if len(tensors) > 1:
                         new = tirx.BufferLoad(others[0], _broadcast(others[0], origin))
                     else:
                         new = _constant(source, dtype)
-                    inside = [tirx.all(place[d] >= 0, place[d] < int64(shape[d])) for d in bounded]
+                    inside = [tirx.all(place[d] >= 0, place[d] < int64(shape[d])) for d in dims]
                     with S.If(tirx.all(*inside)), S.Then():
                         S.buffer_store(out, combine(out[tuple(place)], new), place)
         function = builder.get()
@@ -150,10 +168,6 @@ def _range(size: Any) -> ir.Range:
     return ir.Range.from_min_extent(int64(0), int64(size))
 
 
-def _whole(size: Any) -> slice:
-    return slice(int64(0), int64(size))
-
-
 def _constant(value: Any, dtype: torch.dtype) -> Expr:
     return tirx.const(number(value, dtype), dtype_of(dtype).name)
 
@@ -169,10 +183,10 @@ def _scattered(
         origin = [*at[:dim], i, *at[dim:]]
         place = list(origin)
         place[dim] = index64(picks[0][tuple(origin)])
-        return place, [dim], origin
+        return place, origin
 
     slices = (*sizes[:dim], *sizes[dim + 1 :])
-    return _written(site, input, [index], source, combine, slices, sizes[dim], places)
+    return _written(site, input, [index], source, combine, slices, sizes[dim], [dim], places)
 
 
 def _scatter(
@@ -256,11 +270,11 @@ def _placed(
     def places(picks: Sequence[Any], at: Sequence[Expr], i: Expr) -> Any:
         pick = index64(picks[0][i])
         pick = from_end(pick, int64(sizes[dim])) if wrap else pick
-        return [*at[:dim], pick, *at[dim:]], [dim], [*at[:dim], i, *at[dim:]]
+        return [*at[:dim], pick, *at[dim:]], [*at[:dim], i, *at[dim:]]
 
     slices, count = (*sizes[:dim], *sizes[dim + 1 :]), index.meta.numel()
     flat = index if index.meta.ndim == 1 else index.reshape(-1)
-    return _written(site, input, [flat], source, combine, slices, count, places)
+    return _written(site, input, [flat], source, combine, slices, count, [dim], places)
 
 
 def _index_add(
@@ -314,12 +328,12 @@ def _index_put(
             index = tirx.BufferLoad(pick, _broadcast(pick, write))
             place[dim] = from_end(index64(index), int64(shape[dim]))
         origin = [*at[:first], *write, *at[first:]]
-        return [place[dim] for dim in range(len(shape))], dims, origin
+        return [place[dim] for dim in range(len(shape))], origin
 
     combine = _add if accumulate else _replace
     rest = [shape[dim] for dim in others]
     _require_broadcast(site, values, (*rest[:first], *common, *rest[first:]))
-    return _written(site, input, given, values, combine, rest, math.prod(common), places)
+    return _written(site, input, given, values, combine, rest, math.prod(common), dims, places)
 
 
 def _require_broadcast(site: Site, values: Value, shape: tuple[int, ...]) -> None:

@@ -307,6 +307,20 @@ def test_sines_of_matrices_take_the_short_way() -> None:
     check(jitted(x, scale), torch.sin((x * scale).double()), 4)
 
 
+@pytest.mark.parametrize("number", [0.3, -7.0])
+def test_remainders_take_the_short_way(number: float) -> None:
+    """They select by their own value, of which TVM makes a condition."""
+
+    def reduced(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x % number, x // number, x % y, x // y
+
+    x, y = torch.randn(37, 1001) * 100, torch.randn(37, 1001)
+    jitted = bt.jit("cpu", dynamic=False)(reduced)
+    assert "is_large" in jitted.lower(x, y).compile().source("llvm")
+    for found, exact in zip(jitted(x, y), reduced(x, y)):
+        torch.testing.assert_close(found, exact, rtol=0, atol=0)
+
+
 def test_conversions_to_bfloat16_round() -> None:
     """Also where the number is converted back at once."""
 

@@ -18,6 +18,9 @@ from babytriton.passes.cpu.small_arguments import small_first
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
 from babytriton.passes.statements import sequence
 
+_Place = tuple[tirx.Var, Sequence[ir.Expr]]
+"""An element of a buffer, by its indices."""
+
 # What a call is named while TVM lowers the other intrinsics, which repeats their arguments.
 _SET_ASIDE = "babytriton."
 
@@ -54,6 +57,22 @@ def _formula(name: str) -> Callable[..., ir.Expr]:
     if name.endswith(_OF_SMALL):
         return SMALL[name.removesuffix(_OF_SMALL)][0]
     return FORMULAS[name]
+
+
+def _selected(store: tirx.BufferStore) -> tirx.BufferStore:
+    """The store with selections, as they were before TVM made conditions of them.
+
+    It does so where one side reads memory; this may be read here, and vectors know no conditions.
+    """
+    safe = _safe_places(store)
+
+    def selection(call: ir.Call) -> ir.Expr:
+        if function_name(call) != "if_then_else" or not any(map(_name, nodes(call, ir.Call))):
+            return call
+        return tirx.Select(*call.args) if _runs_safely(call, safe) else call
+
+    value = tvm_ffi.structural_map(store.value, (ir.Call, selection))
+    return store if value is store.value else tirx.BufferStore(store.buffer, value, store.indices)
 
 
 def _small_arguments_first(mod: IRModule) -> IRModule:
@@ -99,15 +118,10 @@ def _expanded(store: tirx.BufferStore, has_scaling: bool) -> tirx.Stmt:
     if nodes(store.value, tirx.Let):  # whose names mean nothing outside
         return store
     # What runs under a condition may not run without it: it may read where nothing is.
-    safe = [(store.buffer, store.indices), *_read_always(store.value)]
+    safe = _safe_places(store)
 
     def in_guard(call: ir.Call) -> ir.Expr:
-        loads = nodes(call, ir.TensorLoad)
-        if not _may_fail(call) and all(
-            _is_beside((load.source, load.indices), safe) for load in loads
-        ):
-            return call
-        return _by_library(call)
+        return call if _runs_safely(call, safe) else _by_library(call)
 
     def outside(call: ir.Call) -> ir.Expr:
         is_guard = function_name(call) == "if_then_else"
@@ -118,6 +132,17 @@ def _expanded(store: tirx.BufferStore, has_scaling: bool) -> tirx.Stmt:
     return sequence([*statements, tirx.BufferStore(store.buffer, value, store.indices)])
 
 
+def _safe_places(store: tirx.BufferStore) -> list[_Place]:
+    """What a store reads and writes under no condition."""
+    return [(store.buffer, store.indices), *_read_always(store.value)]
+
+
+def _runs_safely(expr: ir.Expr, safe: list[_Place]) -> bool:
+    """Whether it may run where its condition does not hold."""
+    loads = nodes(expr, ir.TensorLoad)
+    return not _may_fail(expr) and all(_is_beside((x.source, x.indices), safe) for x in loads)
+
+
 def _may_fail(expr: ir.Expr) -> bool:
     """Whether the expression divides integers by what may be 0."""
     divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
@@ -126,9 +151,6 @@ def _may_fail(expr: ir.Expr) -> bool:
         not str(node.ty.dtype).startswith("float") and not isinstance(node.b, tirx.IntImm)
         for node in found
     )
-
-
-_Place = tuple[tirx.Var, Sequence[ir.Expr]]
 
 
 def _read_always(expr: ir.Expr) -> list[_Place]:
@@ -188,6 +210,7 @@ def lower_intrinsics(others: tvm.transform.Pass) -> tvm.transform.Pass:
         [
             _pass(ir.Call, _set_aside, "babytriton.SetFormulasAside"),
             others,
+            _pass(tirx.BufferStore, _selected, "babytriton.Selections"),
             tvm.transform.module_pass(
                 lambda mod, _: _small_arguments_first(mod),
                 opt_level=0,
