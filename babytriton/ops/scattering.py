@@ -122,7 +122,9 @@ def _written(
                 S.buffer_store(out, base[tuple(index)], index)
             last = len(shape) - 1
             is_beside = on_cpu and last not in dims
-            tasks = [*slices[:-1], -(-slices[-1] // _BESIDE)] if is_beside else slices
+            tasks: list[Any] = list(slices)
+            if is_beside:
+                tasks[-1] = tirx.ceildiv(int64(slices[-1]), int64(_BESIDE))
             with _points(tasks, SCATTER) as at:
                 first, beside = int64(0), int64(1)
                 if is_beside:
@@ -155,7 +157,7 @@ def _written(
 
 
 @contextmanager
-def _points(shape: Sequence[int], name: str) -> Iterator[list[Expr]]:
+def _points(shape: Sequence[Any], name: str) -> Iterator[list[Expr]]:
     """A block for each point of a shape; gives its index."""
     # Schedules hold on to the loop around a block, so a single point has one too.
     extents = [int64(n) for n in shape] or [int64(1)]

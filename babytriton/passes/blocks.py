@@ -90,6 +90,23 @@ def with_types(func: tirx.PrimFunc, types: Mapping[tirx.Var, tirx.BufferType]) -
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
+def of_shape(
+    type: tirx.BufferType, shape: Sequence[ir.Expr], strides: Sequence[ir.Expr] = ()
+) -> tirx.BufferType:
+    """The type of a buffer with another shape, and with strides if it is not contiguous."""
+    return tirx.BufferType(
+        type.dtype,
+        type.storage_scope,
+        shape,
+        strides,
+        type.elem_offset,
+        type.data_alignment,
+        type.offset_factor,
+        None,
+        type.allocated_addr,
+    )
+
+
 def nodes(root: Any, kind: type) -> list[Any]:
     """Every node of `kind` in an expression or statement."""
     found: list[Any] = []

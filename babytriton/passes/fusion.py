@@ -8,8 +8,9 @@ that reads it once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
@@ -18,6 +19,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
 from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
+from babytriton.passes.blocks import of_shape
 from babytriton.passes.names import of_parts, without_endings
 from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
@@ -187,16 +189,35 @@ def _blocks(
         count = len(call.ty_args[0].fields)
         results = [parts.get(n) for n in range(count)]
     own: dict[tirx.Var, tirx.Var] = {}
-    for param, var in zip(func.params, [*arguments, *results]):
-        if not isinstance(var, relax.Var):
-            continue
-        own[param] = names.setdefault(var, param)
+    pairs = [(x, var) for x, var in zip(func.params, [*arguments, *results]) if _is_variable(var)]
+    for param, var in pairs:
         for size, given in zip(param.ty.shape, var.ty.shape) if is_tensor(var) else ():
             if isinstance(size, ir.Var) and isinstance(given, ir.Var):
                 own[size] = names.setdefault(given, size)
+    sizes = dict(own)
+    for param, var in pairs:
+        own[param] = names.setdefault(var, _of_sizes(param, sizes))
+    for block in found:
+        for region in (*block.reads, *block.writes):
+            own.setdefault(region.source, _of_sizes(region.source, sizes))
     return tuple(
         tvm_ffi.structural_map(block, (ir.Var, lambda var: own.get(var, var))) for block in found
     )
+
+
+def _is_variable(given: Any) -> bool:
+    return isinstance(given, relax.Var)
+
+
+def _of_sizes(buffer: tirx.Var, sizes: Mapping[tirx.Var, tirx.Var]) -> tirx.Var:
+    """A buffer with other variables for its sizes, if it has any of them."""
+    if not isinstance(buffer.ty, tirx.BufferType):
+        return buffer
+    before = list(buffer.ty.shape)
+    shape = [sizes.get(n, n) if isinstance(n, ir.Var) else n for n in before]
+    if all(new is old for new, old in zip(shape, before)):
+        return buffer
+    return ir.Var(buffer.name, of_shape(buffer.ty, shape))
 
 
 def _plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:

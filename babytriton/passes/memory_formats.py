@@ -27,7 +27,7 @@ from babytriton.passes.bindings import (
     read_by,
     with_arguments,
 )
-from babytriton.passes.blocks import nodes, with_types
+from babytriton.passes.blocks import nodes, of_shape, with_types
 from babytriton.passes.statements import has_addresses
 from babytriton.types import MemoryFormat
 
@@ -279,7 +279,7 @@ def _from_memory(
                     )
                     found = sch.mod["main"].with_attrs(dict(func.attrs))
                     given = found.params[place]
-                    return with_types(found, {given: _lying(given.ty, list(memory.shape))})
+                    return with_types(found, {given: of_shape(given.ty, list(memory.shape))})
     except s_tir.ScheduleError:
         pass
     return None
@@ -355,25 +355,8 @@ def _of_parts(func: tirx.PrimFunc, given: Sequence[tuple[int, _Ends]]) -> tirx.P
             reduce(operator.mul, whole[axis + 1 :], tirx.const(1, "int64"))
             for axis in range(len(whole))
         ]
-        types[buffer] = _lying(buffer.ty, _cut(whole, ends), strides)
+        types[buffer] = of_shape(buffer.ty, _cut(whole, ends), strides)
     return with_types(func, types)
-
-
-def _lying(
-    type: tirx.BufferType, shape: Sequence[Any], strides: Sequence[Any] = ()
-) -> tirx.BufferType:
-    """The type of a parameter with another shape, and with strides if it is not contiguous."""
-    return tirx.BufferType(
-        type.dtype,
-        type.storage_scope,
-        shape,
-        strides,
-        type.elem_offset,
-        type.data_alignment,
-        type.offset_factor,
-        None,
-        type.allocated_addr,
-    )
 
 
 def _replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:

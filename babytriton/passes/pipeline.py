@@ -44,6 +44,7 @@ from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.partial_writes import ends_in_box
+from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls, without_reshapes
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.rows import (
     are_of_rows,
@@ -182,16 +183,18 @@ def fuse(
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
-        return first_fit(kernel, "fused", (rule,), device) is not None
+        return first_fit(folded(kernel), "fused", (rule,), device) is not None
 
     def on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
+        blocks = without_reshapes(blocks)
         work = row_work(blocks, small) or row_work(with_rows_first(blocks), small)
         return work is not None and not any(map(is_product, blocks))
 
     def beside_on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
-        return on_rows(blocks) and are_of_rows(blocks)
+        return on_rows(blocks) and are_of_rows(without_reshapes(blocks))
 
     def on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+        blocks = without_reshapes(blocks)
         return is_on_columns(blocks) and not any(map(is_product, blocks))
 
     kinds = (
@@ -218,7 +221,8 @@ def fuse_and_schedule(
         results: those that may lie as its arguments do.
     """
     mod = devices.place(fuse(devices.cross_once(mod), target, written, results))
-    return as_parts(schedule_kernels(mod, target, written), results.entry)
+    scheduled = as_parts(schedule_kernels(mod, target, written), results.entry)
+    return typed_by_calls(scheduled)
 
 
 def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:
@@ -232,7 +236,9 @@ def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATE
     home = tvm_target(target)
 
     def with_loops(kernels: IRModule, own: Any) -> IRModule:
-        return schedule(kernels, rules_of(devices.KINDS[own.kind.name], target), own)
+        return schedule(
+            kernels_folded(kernels), rules_of(devices.KINDS[own.kind.name], target), own
+        )
 
     mod = updates.in_place(_of_each_target(mod, home, with_loops), written)
     return _of_each_target(mod, home, lambda x, own: finish(x, devices.KINDS[own.kind.name]))

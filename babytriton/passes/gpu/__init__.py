@@ -13,13 +13,14 @@ from babytriton.passes.gpu.reduction import Reduction
 from babytriton.passes.gpu.rowwise import Rowwise
 from babytriton.passes.gpu.scan import Scan
 from babytriton.passes.gpu.transposed import Transposed
+from babytriton.passes.gpu.windows import Windows
 
 RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Matmul(), LongRows(), Rowwise(), Columns()),
+    *(Transposed(), Elementwise(), Windows(), Matmul(), LongRows(), Rowwise(), Columns()),
     *(Scan(), Reduction(), Fallback()),
 )
 
 PORTABLE_RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Rowwise(), Columns(), Fallback()),
+    *(Transposed(), Elementwise(), Windows(), Rowwise(), Columns(), Fallback()),
 )
 """Those whose kernels run on any kind of GPU."""

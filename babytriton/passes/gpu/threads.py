@@ -23,8 +23,10 @@ def most_threads(target: Target) -> int:
     return next((int(target.attrs[name]) for name in names if name in target.attrs), THREADS)
 
 
-def bind_flat(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target) -> None:
-    """One thread for each iteration of the loop."""
+def bind_flat(
+    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target
+) -> s_tir.schedule.LoopRV:
+    """One thread for each iteration of the loop; that of the threads."""
     extent = sch.get(loop).extent
     threads = thread_count(target)
     if isinstance(extent, tirx.IntImm):  # A block as wide as the loop need not test for its end.
@@ -32,6 +34,7 @@ def bind_flat(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target) 
     block, thread = sch.split(loop, [None, threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
+    return thread
 
 
 def bind_one(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
