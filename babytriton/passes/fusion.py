@@ -181,7 +181,7 @@ def _blocks(
         return ()
     call = bindings[0].value
     func = mod[call.args[0]]
-    found = [] if is_scheduled(func) else _plain_blocks(func)
+    found = [] if is_scheduled(func) else plain_blocks(func)
     arguments = list(call.args[1].fields)
     results = [bindings[0].var]
     if isinstance(call.ty_args[0], ir.TupleType):
@@ -220,7 +220,7 @@ def _of_sizes(buffer: tirx.Var, sizes: Mapping[tirx.Var, tirx.Var]) -> tirx.Var:
     return ir.Var(buffer.name, of_shape(buffer.ty, shape))
 
 
-def _plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+def plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     """The blocks in the order they run; none if there is anything else than blocks in loops."""
     found: list[s_tir.SBlock] = []
 

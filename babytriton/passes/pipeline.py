@@ -26,6 +26,7 @@ from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.cpu.work import tell_work
+from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import Kind, fuse_kernels
 from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
 from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
@@ -67,7 +68,9 @@ LEGALIZE = (
 
 GROUP = (
     relax.transform.AnnotateTIROpPattern(),
-    relax.transform.FoldConstant(),
+    tvm.transform.module_pass(
+        lambda mod, _: fold_constants(mod), opt_level=0, name="babytriton.FoldConstants"
+    ),
     relax.transform.FuseOps(),
 )
 """A function for each group of operators that fuse."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -389,3 +391,45 @@ def test_masks_that_are_known_while_compiling_fuse(size: int) -> None:
     for given in (x, x * 3):
         torch.testing.assert_close(jitted(given), causal(given))
     assert len(jitted.lower(x).compile().kernels) == 1
+
+
+def causal(x):
+    i = torch.arange(x.shape[-1], device=x.device)
+    return torch.where(i[:, None] >= i, x, -1e9).softmax(-1) * (i % 2)
+
+
+def causal_and_table(x):
+    i = torch.arange(x.shape[-1], device=x.device)
+    return torch.where(i[:, None] >= i, x, -1e9) + torch.sin(i.float())[:, None], i[:, None] > i
+
+
+def causal_in_a_branch(x):
+    i = torch.arange(x.shape[-1], device=x.device)
+    later = i[:, None] < i
+    if x[0, 0, 0] > 0:
+        return x.masked_fill(later, 0.0)
+    return x.masked_fill(later, 1.0) * 2
+
+
+def causal_in_a_loop(x):
+    i = torch.arange(x.shape[-1], device=x.device)
+    step = x[0, 0, 0]
+    while step < 10:
+        x = torch.where(i[:, None] >= i, x, x + 1)
+        step = step + 4
+    return x
+
+
+@pytest.mark.parametrize("fn", [causal, causal_and_table, causal_in_a_branch, causal_in_a_loop])
+def test_large_masks_are_no_tables(fn) -> None:
+    """What compares indices is a part of its kernel, and nothing as large as what it masks."""
+    x = torch.randn(2, 300, 300)
+    jitted = bt.jit("cpu", dynamic=False)(fn)
+    for given in (x, -x):
+        torch.testing.assert_close(jitted(given), fn(given))
+    scheduled = jitted.lower(x).schedule()
+    tables = re.findall(r"constant\w*: T.Buffer\(\((.*?)\), ", scheduled.as_text())
+    assert not any(table.count("300") > 1 for table in tables)
+    gradient = x.clone().requires_grad_()
+    result = jitted(gradient)
+    (result[0] if isinstance(result, tuple) else result).sum().backward()
