@@ -38,6 +38,15 @@ _INTEGER = re.compile(r"\b(int|int64_t) (\w+)\b")
 _CONDITION = re.compile(r"^(\s*)(if|while|\} else if) \((.*)\) \{$")
 
 
+# Of a loop that the writer of kernels has named so.
+_BOOLS = re.compile(
+    r"^( *)#pragma unroll\n *for \(int (of_bools\w*) = 0; \2 < (\d+); \+\+\2\) \{\n"
+    r" *(\w+)\[(?:\((.*) \+ \2\)|\2)\] = (\w+)\[(?:\((.*) \+ \2\)|\2)\];\n *\}\n",
+    re.M,
+)
+_BYTES = {"2": "ushort", "4": "uint", "8": "uint2", "16": "uint4"}
+
+
 @dataclass(frozen=True)
 class Listing:
     """CUDA C++ in two parts.
@@ -98,11 +107,28 @@ def readable(source: str, comments: Mapping[str, Sequence[str]]) -> str:
 
 def _kernel(text: str) -> str:
     text = text.replace("(uint)4294967295", "0xffffffff")
-    text = _with_names(text)
+    text = _with_names(_with_bools_together(text))
     head, _, body = text.partition("{\n")
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
     return "\n".join([head + "{", *_with_short_loops(_without_moves(lines)), ""])
+
+
+def _with_bools_together(text: str) -> str:
+    """With one move of several bools in the place of a loop that moves each."""
+
+    def moved(loop: re.Match[str]) -> str:
+        indent, _, width, *places = loop.groups()
+        kinds = [re.search(rf"\bbool(?:\* __restrict__)? {name}\b", text) for name in places[::2]]
+        if width not in _BYTES or None in kinds:
+            return loop[0]
+        to, source = (
+            f"*({_BYTES[width]}*)({name} + {place or '0'})"
+            for name, place in zip(places[::2], places[1::2])
+        )
+        return f"{indent}{to} = {source};\n"
+
+    return _BOOLS.sub(moved, text)
 
 
 def _without_moves(lines: list[str]) -> list[str]:

@@ -381,6 +381,28 @@ def test_elementwise_of_any_size(size: int) -> None:
     check(several, x, y, torch.randn(()), within=1e-3)
 
 
+def masks(x, m):
+    return torch.where(m, x, 0), x.masked_fill(m, -1).softmax(-1), x > 0.5, m & (x < 0)
+
+
+@pytest.mark.parametrize("length", COLUMNS[:-1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks(dtype: torch.dtype, length: int) -> None:
+    x = torch.randn(7, length).to(dtype)
+    check(masks, x, torch.rand(7, length) > 0.5, within=1e-5 if dtype == torch.float32 else 0.02)
+
+
+def test_masks_are_moved_in_vectors() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        x, m = torch.ones(64, 1024).to(dtype), torch.ones(64, 1024, dtype=torch.bool)
+        program = compiled(lambda x, m: (torch.where(m, x, 0), x > 0), x, m)
+        source = program.source("cuda")
+        assert "of_bools" not in source
+        assert re.search(r"\*\(uint[24]?\*\)m_vector = \*\(uint[24]?\*\)\(m ", source)
+        if cuda.has_compiler():
+            assert ".U8" not in program.source("sass")
+
+
 def test_broadcasts() -> None:
     def several(x, b, c):
         return x + b, x * c, x - b * c

@@ -96,6 +96,9 @@ def each(
     return [tirx.For(variable, tirx.const(0, INDEX), as_index(extent), kind, whole)]
 
 
+BOOLS = "of_bools"
+"""The variable of a loop that moves bools which lie together, at an address for all of them."""
+
 Place = tuple[tirx.Var, ir.Expr]
 """A buffer, and the row-major position of an element in it."""
 
@@ -120,9 +123,10 @@ def copy_vector(width: int, to: Place, source: Place) -> list[tirx.Stmt]:
     def one(lane: ir.Expr) -> list[tirx.Stmt]:
         return [store(to[0], load(source[0], source[1] + lane), to[1] + lane)]
 
-    # TVM prints a vector of bools as one of another type.
-    if width == 1 or str(to[0].ty.dtype) == "bool":
+    if width == 1:
         return each("lane", width, one)
+    if str(to[0].ty.dtype) == "bool":  # of which TVM has no vectors: `readable.py` makes them
+        return each(BOOLS, width, one)
     # Of as many bits as positions: else TVM does not see a vector where positions need them all.
     lane = tirx.Var("lane", "int64")
     kind = tirx.ForKind.VECTORIZED
