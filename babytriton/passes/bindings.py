@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr import _update_type
 
@@ -49,6 +50,13 @@ def add_kernel(
     _update_type(var, func.ty)
     functions[var] = func
     return var
+
+
+def replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:
+    """An expression of other variables."""
+    if not variables:
+        return expr
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: variables.get(var, var)))
 
 
 def with_arguments(call: ir.Call, arguments: Sequence[relax.Expr]) -> ir.Call:

@@ -47,6 +47,26 @@ def _opened(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] | No
     return sch, infos
 
 
+def plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """The blocks in the order they run; none if there is anything else than blocks in loops."""
+    found: list[s_tir.SBlock] = []
+
+    def collect(stmt: tirx.Stmt) -> bool:
+        if isinstance(stmt, tirx.SeqStmt):
+            return all(collect(part) for part in stmt.seq)
+        if isinstance(stmt, tirx.For):
+            return collect(stmt.body)
+        if isinstance(stmt, s_tir.SBlockRealize):
+            found.append(stmt.block)
+            return True
+        return False
+
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize) or not collect(root.block.body):
+        return []
+    return found
+
+
 def is_pointwise(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     """One value stored per spatial point: no reduction, no loop inside the block."""
     return info.is_injective() and isinstance(sch.get(info.block_rv).body, tirx.BufferStore)
@@ -88,6 +108,12 @@ def with_types(func: tirx.PrimFunc, types: Mapping[tirx.Var, tirx.BufferType]) -
     body = tvm_ffi.structural_map(func.body, (ir.Var, lambda x: made.get(x, x)))
     # Its own type follows from those of the parameters only where it is made anew.
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
+
+
+def element(buffer: tirx.Var, index: Sequence[ir.Expr]) -> tirx.BufferRegion:
+    """The region of one element."""
+    one = tirx.const(1, "int64")
+    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, one) for i in index])
 
 
 def of_shape(

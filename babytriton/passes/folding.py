@@ -7,19 +7,21 @@ stays a part of what reads it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
-import tvm_ffi
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax, s_tir, tirx
 
-from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
-from babytriton.passes.blocks import nodes
-from babytriton.passes.fusion import plain_blocks
+from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by, replaced
+from babytriton.passes.blocks import nodes, plain_blocks
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.scheduling import is_scheduled
 
 LARGE = 1 << 14
 """Elements from which on a tensor is no table."""
+
+LONGEST = 8
+"""Kernels of one element after the other that take about as long as a load from memory."""
 
 _Variables = Mapping[relax.Var, relax.Var]
 
@@ -35,18 +37,19 @@ def fold_constants(mod: IRModule) -> IRModule:
     for var, function in mod.functions_items():
         if isinstance(function, relax.Function):
             tables = _Tables(mod, function)
+            found = tables.hidden()
             if tables.sources:
-                functions[var] = tables.hidden()
-                hidden[var.name_hint] = tables.sources
-    if hidden:
-        mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    mod = relax.transform.FoldConstant()(mod)
+                functions[var], hidden[var.name_hint] = found, tables.sources
     if not hidden:
-        return mod
+        return relax.transform.FoldConstant()(mod)
+    kernels = {call.args[0]: mod[call.args[0]] for x in hidden.values() for call in x.values()}
+    mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    mod = relax.transform.FoldConstant()(relax.transform.DeadCodeElimination()(mod))
     functions = {
         var: _shown(function, hidden.get(var.name_hint, {}))
         for var, function in mod.functions_items()
     }
+    functions |= kernels  # which nothing called meanwhile
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
@@ -63,68 +66,39 @@ class _Tables:
 
     def __init__(self, mod: IRModule, function: relax.Function) -> None:
         self._mod, self._function = mod, function
-        known: dict[relax.Var, relax.Expr] = {}
-        folded: set[relax.Var] = set()
-        self._large: set[relax.Var] = set()
-        for block in function.body.blocks:
-            for binding in block.bindings:
-                if isinstance(block, relax.DataflowBlock) and self._is_short(binding, known):
-                    known[binding.var] = binding.value
-                if _is_kernel(binding) and all(x in folded for x in read_by(binding)):
-                    folded.add(binding.var)
-                else:
-                    read = [x for x in read_by(binding) if x in known]
-                    self._large.update(x for x in read if elements(x) >= LARGE)
-        wanted = set(self._large)
-        for var in reversed(list(known)):
-            if var in wanted:
-                wanted.update(known[var].args[1].fields)
-        self._made: dict[relax.Var, relax.Var] = {}
+        self._known: dict[relax.Var, relax.Expr] = {}
+        """What computes a tensor from others here, or from nothing."""
+        self._lengths: dict[relax.Var, int] = {}
+        """How many kernels do so, one after the other."""
+        self._places: dict[relax.Var, relax.Var] = {}
+        """The parameter for each tensor that is computed from nothing."""
         self.sources: dict[relax.Var, relax.Expr] = {}
-        for var, value in known.items():
-            if var not in wanted:
-                continue
-            if not value.args[1].fields:
-                self._made[var] = source = relax.Var(var.name, var.ty)
-                self.sources[source] = value
-            elif var not in self._large:
-                self._made[var] = relax.DataflowVar(var.name, var.ty)
-
-    def _is_short(self, binding: relax.Binding, known: Mapping[relax.Var, relax.Expr]) -> bool:
-        """Whether a binding computes a tensor from known ones, in no longer than a load takes."""
-        if not _is_kernel(binding) or not isinstance(binding.var, relax.DataflowVar):
-            return False
-        call = binding.value
-        if not is_tensor(binding.var) or not all(x in known for x in call.args[1].fields):
-            return False
-        kernel = self._mod[call.args[0]]
-        blocks = [] if is_scheduled(kernel) else plain_blocks(kernel)
-        return bool(blocks) and all(
-            isinstance(block.body, tirx.BufferStore)
-            and block.init is None
-            and all(function_name(x) == "if_then_else" for x in nodes(block.body.value, ir.Call))
-            and not nodes(block.body.value, tirx.RShift)  # sums of 64 bits that wrap are long
-            for block in blocks
-        )
+        self._folded: set[relax.Var] = set()
+        """What is known while compiling."""
+        self._readers: Counter[relax.Var] = Counter()
+        """How many kernels that are not read a tensor."""
+        for block in function.body.blocks:
+            for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
+                self._learn(binding)
+                read = read_by(binding)
+                if _is_kernel(binding) and all(x in self._folded for x in read):
+                    self._folded.add(binding.var)
+                else:
+                    self._readers.update(read)
 
     def hidden(self) -> relax.Function:
-        """The function with parameters for what large tables begin with, so that none is known."""
+        """The function with parameters for what such tensors begin with, so that none is known.
+
+        Those are tables all the same that several kernels read, which would not be one with each.
+        """
         function = self._function
-        begun = {var: made for var, made in self._made.items() if var in self._large}
         blocks = []
         for block in function.body.blocks:
             bindings: list[relax.Binding] = []
             for binding in block.bindings:
-                var = binding.var
-                if var in begun:
-                    continue
-                if var in self._large:
-                    bindings.append(_reading(binding, var, self._made))
-                    continue
-                bindings.append(_reading(binding, var, begun))
-                made = self._made.get(var)
-                if made is not None and made not in self.sources:
-                    bindings.append(_reading(binding, made, self._made))
+                if isinstance(block, relax.DataflowBlock) and binding.var not in self._folded:
+                    binding = self._with_its_own(binding, bindings)
+                bindings.append(binding)
             blocks.append(type(block)(bindings))
         return relax.Function(
             [*function.params, *self.sources],
@@ -132,17 +106,72 @@ class _Tables:
             *(function.ret_ty, function.is_pure, function.attrs, function.span),
         )
 
+    def _learn(self, binding: relax.Binding) -> None:
+        """Take note of what computes a tensor in short, of others that are so computed."""
+        if not _is_kernel(binding) or not isinstance(binding.var, relax.DataflowVar):
+            return
+        given = binding.value.args[1].fields
+        if not is_tensor(binding.var) or not all(x in self._known for x in given):
+            return
+        length = 1 + max((self._lengths[x] for x in given), default=0)
+        kernel = self._mod[binding.value.args[0]]
+        blocks = [] if is_scheduled(kernel) else plain_blocks(kernel)
+        if blocks and length <= LONGEST and all(map(_is_short, blocks)):
+            self._known[binding.var], self._lengths[binding.var] = binding.value, length
+
+    def _with_its_own(self, binding: relax.Binding, before: list[relax.Binding]) -> relax.Binding:
+        """A binding that reads large tensors which are computed for it alone.
+
+        Args:
+            binding: any.
+            before: to which that is added.
+        """
+        made: dict[relax.Var, relax.Var] = {}
+        for var in read_by(binding):
+            if var in self._known and elements(var) >= LARGE and self._readers[var] == 1:
+                self._compute(var, made, before)
+        read = {var: made[var] for var in read_by(binding) if var in made}
+        return _reading(binding, binding.var, read)
+
+    def _compute(
+        self, var: relax.Var, made: dict[relax.Var, relax.Var], before: list[relax.Binding]
+    ) -> None:
+        """Bind another variable to what a tensor is, computed once more."""
+        if var in made:
+            return
+        call = self._known[var]
+        for given in call.args[1].fields:
+            self._compute(given, made, before)
+        if not call.args[1].fields:
+            place = self._places.setdefault(var, relax.Var(var.name, var.ty))
+            self.sources[place], made[var] = call, place
+            return
+        value = replaced(call, made)
+        made[var] = relax.DataflowVar(var.name, var.ty)
+        before.append(relax.VarBinding(made[var], value))
+
 
 def _is_kernel(binding: relax.Binding) -> bool:
     call = getattr(binding, "value", None)
     return isinstance(call, ir.Call) and call.op == CALL_TIR and len(call.args) == 2
 
 
+def _is_short(block: s_tir.SBlock) -> bool:
+    """Whether a block compares, chooses, or adds up, for each of its points.
+
+    A sum of 64 bits that wraps around is long on the CPU, where it shifts (`ops/wrapping.py`).
+    """
+    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
+        return False
+    calls, shifts = nodes(block.body.value, ir.Call), nodes(block.body.value, tirx.RShift)
+    return not shifts and all(function_name(call) == "if_then_else" for call in calls)
+
+
 def _reading(binding: relax.Binding, var: relax.Var, made: _Variables) -> relax.Binding:
     """A binding of a variable to what others make of it."""
     if not isinstance(binding, relax.VarBinding):
         return binding
-    return relax.VarBinding(var, _replaced(binding.value, made), binding.span)
+    return relax.VarBinding(var, replaced(binding.value, made), binding.span)
 
 
 def _shown(function: ir.BaseFunc, sources: Mapping[relax.Var, relax.Expr]) -> ir.BaseFunc:
@@ -163,9 +192,3 @@ def _shown(function: ir.BaseFunc, sources: Mapping[relax.Var, relax.Expr]) -> ir
         relax.SeqExpr(blocks, function.body.body),
         *(function.ret_ty, function.is_pure, function.attrs, function.span),
     )
-
-
-def _replaced(expr: relax.Expr, variables: _Variables) -> relax.Expr:
-    if not variables:
-        return expr
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: variables.get(var, var)))

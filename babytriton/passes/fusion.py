@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
@@ -19,7 +18,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
 from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
-from babytriton.passes.blocks import of_shape
+from babytriton.passes.blocks import of_shape, plain_blocks
 from babytriton.passes.names import of_parts, without_endings
 from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
@@ -189,7 +188,8 @@ def _blocks(
         count = len(call.ty_args[0].fields)
         results = [parts.get(n) for n in range(count)]
     own: dict[tirx.Var, tirx.Var] = {}
-    pairs = [(x, var) for x, var in zip(func.params, [*arguments, *results]) if _is_variable(var)]
+    pairs = list(zip(func.params, [*arguments, *results]))
+    pairs = [(param, var) for param, var in pairs if isinstance(var, relax.Var)]
     for param, var in pairs:
         for size, given in zip(param.ty.shape, var.ty.shape) if is_tensor(var) else ():
             if isinstance(size, ir.Var) and isinstance(given, ir.Var):
@@ -205,10 +205,6 @@ def _blocks(
     )
 
 
-def _is_variable(given: Any) -> bool:
-    return isinstance(given, relax.Var)
-
-
 def _of_sizes(buffer: tirx.Var, sizes: Mapping[tirx.Var, tirx.Var]) -> tirx.Var:
     """A buffer with other variables for its sizes, if it has any of them."""
     if not isinstance(buffer.ty, tirx.BufferType):
@@ -218,26 +214,6 @@ def _of_sizes(buffer: tirx.Var, sizes: Mapping[tirx.Var, tirx.Var]) -> tirx.Var:
     if all(new is old for new, old in zip(shape, before)):
         return buffer
     return ir.Var(buffer.name, of_shape(buffer.ty, shape))
-
-
-def plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
-    """The blocks in the order they run; none if there is anything else than blocks in loops."""
-    found: list[s_tir.SBlock] = []
-
-    def collect(stmt: tirx.Stmt) -> bool:
-        if isinstance(stmt, tirx.SeqStmt):
-            return all(collect(part) for part in stmt.seq)
-        if isinstance(stmt, tirx.For):
-            return collect(stmt.body)
-        if isinstance(stmt, s_tir.SBlockRealize):
-            found.append(stmt.block)
-            return True
-        return False
-
-    root = func.body
-    if not isinstance(root, s_tir.SBlockRealize) or not collect(root.block.body):
-        return []
-    return found
 
 
 def _groups(units: list[_Unit], kind: Kind) -> list[list[int]]:

@@ -25,6 +25,7 @@ from babytriton.passes.bindings import (
     CALL_TIR,
     add_kernel,
     read_by,
+    replaced,
     with_arguments,
 )
 from babytriton.passes.blocks import nodes, of_shape, with_types
@@ -155,7 +156,7 @@ class _Reading:
                     turned = relax.op.broadcast_to(once, shape)
                 found[var] = kind(var.name, var.ty)
                 bindings.append(relax.VarBinding(found[var], turned))
-        return bindings, _replaced(expr, found)
+        return bindings, replaced(expr, found)
 
     def _called(self, value: relax.Expr) -> relax.Expr:
         """A call of torch that turns what it is given itself; any other as it is."""
@@ -328,7 +329,7 @@ def as_parts(mod: IRModule, entry: str) -> IRModule:
     body = tvm_ffi.structural_map(function.body, (ir.Call, of_parts))
     made_of_parts = relax.Function(
         [params.get(param, param) for param in function.params],
-        _replaced(body, params),
+        replaced(body, params),
         *(function.ret_ty, function.is_pure, function.attrs, function.span),
     )
     functions[mod.get_global_var(entry)] = made_of_parts.without_attr(_ENDS)
@@ -357,9 +358,3 @@ def _of_parts(func: tirx.PrimFunc, given: Sequence[tuple[int, _Ends]]) -> tirx.P
         ]
         types[buffer] = of_shape(buffer.ty, _cut(whole, ends), strides)
     return with_types(func, types)
-
-
-def _replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:
-    if not variables:
-        return expr
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: variables.get(var, var)))

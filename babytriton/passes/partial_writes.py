@@ -14,7 +14,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from babytriton.ops.layout import BOX
 from babytriton.ops.scattering import COPY
-from babytriton.passes.blocks import nodes
+from babytriton.passes.blocks import element, nodes
 from babytriton.passes.intrinsics import function_name
 
 
@@ -160,8 +160,8 @@ def _of_box(block: s_tir.SBlock, contents: tirx.Var) -> tirx.Stmt | None:
     value = tvm_ffi.structural_map(placed(new), (ir.TensorLoad, simple))
     indices = [analyzer.simplify(placed(index)) for index in store.indices]
     body = tirx.BufferStore(store.buffer, value, indices)
-    reads = [_at(load.source, load.indices) for load in nodes(value, ir.TensorLoad)]
-    made = _block(block, axes, reads, [_at(store.buffer, indices)], body, {})
+    reads = [element(load.source, load.indices) for load in nodes(value, ir.TensorLoad)]
+    made = _block(block, axes, reads, [element(store.buffer, indices)], body, {})
     stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), made)
     for loop, axis in reversed(list(zip(loops, axes))):
         stmt = tirx.For(loop, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, stmt)
@@ -172,10 +172,6 @@ def _steps(length: ir.Expr, step: int) -> ir.Expr:
     """How many indices of a length there are in steps from the first on."""
     one, by = tirx.const(1, length.ty.dtype), tirx.const(step, length.ty.dtype)
     return sym.Analyzer().simplify(tirx.floordiv(length + by - one, by))
-
-
-def _at(buffer: tirx.Var, indices: Sequence[ir.Expr]) -> tirx.BufferRegion:
-    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, 1) for i in indices])
 
 
 def _are_same(left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> bool:

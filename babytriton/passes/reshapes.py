@@ -18,7 +18,7 @@ from tvm import IRModule, ir, relax, s_tir, sym, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_TIR
-from babytriton.passes.blocks import nodes, of_shape
+from babytriton.passes.blocks import element, nodes, of_shape
 from babytriton.passes.scheduling import is_scheduled
 
 _RESHAPE = "T_reshape"
@@ -238,7 +238,7 @@ class _Change:
 
 
 def _is_reshape(block: s_tir.SBlock) -> bool:
-    """Whether a block copies all of a tensor to another shape, all sizes being constants."""
+    """Whether a block copies all of a tensor to another shape."""
     if not block.name_hint.startswith(_RESHAPE) or not _is_pointwise(block):
         return False
     if not isinstance(block.body.value, ir.TensorLoad):
@@ -356,14 +356,9 @@ def _block(
     block: s_tir.SBlock, axes: Sequence[tirx.IterVar], store: tirx.BufferStore
 ) -> s_tir.SBlock:
     """A block that stores something else."""
-    reads = [_element(load.source, load.indices) for load in nodes(store.value, ir.TensorLoad)]
-    writes = [_element(store.buffer, store.indices)]
+    reads = [element(load.source, load.indices) for load in nodes(store.value, ir.TensorLoad)]
+    writes = [element(store.buffer, store.indices)]
     return s_tir.SBlock(axes, reads, writes, block.name_hint, store, None, span=block.span)
-
-
-def _element(buffer: tirx.Var, index: Sequence[ir.Expr]) -> tirx.BufferRegion:
-    one = tirx.const(1, "int64")
-    return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, one) for i in index])
 
 
 def _only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:

@@ -77,6 +77,21 @@ def test_one_kernel_that_writes_each_result_once(fn: Callable[..., Any]) -> None
     assert '"Windows"' in compiled.source("tir")
 
 
+def rows_of_a_part(x):
+    return x[:, :512].reshape(-1, 128).sum(-1)
+
+
+def long_windows(x):
+    return x.unfold(1, 256, 1).amax(-1)
+
+
+@pytest.mark.parametrize("fn", [rows_of_a_part, long_windows])
+def test_threads_share_long_windows(fn: Callable[..., Any]) -> None:
+    source = bt.jit(gpu.TARGET)(fn).lower(torch.randn(64, 1024)).compile().source("cuda")
+    assert "__shfl" in source
+    assert source.count("__global__") == 1
+
+
 @pytest.mark.parametrize("kind", ["metal", "opencl", "webgpu"])
 def test_sources_of_other_kinds(kind: str) -> None:
     compiled = bt.jit(bt.Target(kind))(mean).lower(torch.randn(2, 4, 32, 32)).compile()

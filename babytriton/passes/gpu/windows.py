@@ -23,8 +23,9 @@ from babytriton.passes.blocks import (
 )
 from babytriton.passes.gpu.threads import bind_flat
 
-MOST = 256
-"""Elements of a window: the threads of a block can share larger ones."""
+MOST, LONGEST = 256, 16
+"""Elements of a window, and of those that lie side by side: threads next to each other would read
+far from each other, while all of them read what lies together where they share a window."""
 
 
 class Windows(ScheduleRule):
@@ -64,11 +65,15 @@ def _is_of_windows(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     axes = sch.get(info.block_rv).iter_vars
     own = [axis.var for axis in axes if axis.iter_type == tirx.IterVar.DataPar]
     others = [axis.var for axis in axes if axis.iter_type != tirx.IterVar.DataPar]
-    return any(
-        any(uses(index, var) for var in own) and any(uses(index, var) for var in others)
-        for load in nodes(sch.get(info.block_rv).body, ir.TensorLoad)
-        for index in load.indices
-    )
+    extents = dict(zip(others, sizes))
+    found = False
+    for load in nodes(sch.get(info.block_rv).body, ir.TensorLoad):
+        for place, index in enumerate(reversed(load.indices)):
+            within = [extents[var] for var in others if uses(index, var)]
+            found |= bool(within) and any(uses(index, var) for var in own)
+            if place == 0 and math.prod(within) > LONGEST:
+                return False
+    return found
 
 
 def _thread_each_point(sch: s_tir.Schedule, info: SBlockInfo, target: Target) -> None:
