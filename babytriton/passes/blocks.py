@@ -67,6 +67,13 @@ def plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     return found
 
 
+def only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
+    """The one block in loops, if there is nothing else in these."""
+    while isinstance(stmt, tirx.For):
+        stmt = stmt.body
+    return stmt.block if isinstance(stmt, s_tir.SBlockRealize) else None
+
+
 def is_pointwise(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     """One value stored per spatial point: no reduction, no loop inside the block."""
     return info.is_injective() and isinstance(sch.get(info.block_rv).body, tirx.BufferStore)

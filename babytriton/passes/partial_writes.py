@@ -14,7 +14,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from babytriton.ops.layout import BOX
 from babytriton.ops.scattering import COPY
-from babytriton.passes.blocks import element, nodes
+from babytriton.passes.blocks import element, nodes, only_block
 from babytriton.passes.intrinsics import function_name
 
 
@@ -70,7 +70,7 @@ def without_the_rest(
     """
 
     def rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
-        block = _only_block(stmt)
+        block = only_block(stmt)
         if block is None or not _writes(block, out):
             return stmt
         if _is_copy_of(block, contents):
@@ -99,13 +99,6 @@ def without_the_rest(
 
 _NOTHING = tirx.Evaluate(0)
 """Where there was a copy."""
-
-
-def _only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
-    """The one block in some loops, if there is nothing else."""
-    while isinstance(stmt, tirx.For):
-        stmt = stmt.body
-    return stmt.block if isinstance(stmt, s_tir.SBlockRealize) else None
 
 
 def _writes(block: s_tir.SBlock, buffer: tirx.Var) -> bool:

@@ -18,7 +18,7 @@ from tvm import IRModule, ir, relax, s_tir, sym, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_TIR
-from babytriton.passes.blocks import element, nodes, of_shape
+from babytriton.passes.blocks import element, nodes, of_shape, only_block
 from babytriton.passes.scheduling import is_scheduled
 
 _RESHAPE = "T_reshape"
@@ -46,7 +46,7 @@ def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     body = root.block.body
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    blocks = [_only_block(stmt) for stmt in statements]
+    blocks = [only_block(stmt) for stmt in statements]
     known = [block for block in blocks if block is not None]
     if len(known) < len(blocks) or not any(map(_is_reshape, known)):
         return func
@@ -359,13 +359,6 @@ def _block(
     reads = [element(load.source, load.indices) for load in nodes(store.value, ir.TensorLoad)]
     writes = [element(store.buffer, store.indices)]
     return s_tir.SBlock(axes, reads, writes, block.name_hint, store, None, span=block.span)
-
-
-def _only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
-    """The one block in loops, if there is nothing else in these."""
-    while isinstance(stmt, tirx.For):
-        stmt = stmt.body
-    return stmt.block if isinstance(stmt, s_tir.SBlockRealize) else None
 
 
 def _in_loops(block: s_tir.SBlock) -> tirx.Stmt:
