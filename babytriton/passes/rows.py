@@ -14,8 +14,12 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.blocks import is_one, is_output, nodes, reads_from, same_extents, uses
+from babytriton.passes.statements import is_number
 
 Extents = list[int | tirx.Expr]
+
+LINE = 32
+"""Numbers one behind the other that loops go along as fast as along all of a tensor."""
 
 
 def shared_rows(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
@@ -202,8 +206,9 @@ def _reads_along_lines(block: s_tir.SBlock) -> bool:
 def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
     """Whether all blocks reduce the same columns, or do what comes before or after that.
 
-    Before it, point by point of what is reduced; after it, point by point of the results. All of
-    a tensor is a column, too, if it is gone through in the order in which it lies in memory.
+    Before it, point by point of what is reduced; after it, point by point of the results, or of
+    what was reduced once more. All of a tensor is a column, too, if it is gone through in the order
+    in which it lies in memory.
     """
     reductions = [block for block in blocks if is_reduction(block)]
     if not reductions:
@@ -220,9 +225,8 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
             fits = same_extents(spatial(block), columns)
             fits = fits and same_extents(_reduced(block), _reduced(first))
             done.update(region.source for region in block.writes)
-        elif read & done:
-            fits = stores_points(block) and same_extents(spatial(block), columns)
-            fits = fits and _reads_at_own_point(block, done)
+        elif read & done and same_extents(spatial(block), columns):
+            fits = stores_points(block) and _reads_at_own_point(block, done)
             done.update(region.source for region in block.writes)
         else:
             fits = stores_points(block) and sorted(map(str, spatial(block))) == points
@@ -234,19 +238,20 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
 def _reads_in_order(block: s_tir.SBlock) -> bool:
     """Whether the block's points, in order, read numbers that lie one behind the other.
 
-    Or single numbers.
+    Or the same ones again and again, in long lines, or a single one.
     """
     axes = [(it.var, _extent(it)) for it in block.iter_vars if not is_one(_extent(it))]
     for load in nodes(block.body, ir.TensorLoad):
         indices = without_unit_axes(load.source, load.indices)
-        sizes = [n for n in load.source.shape if not (isinstance(n, tirx.IntImm) and int(n) == 1)]
-        if not indices:
-            continue
-        if len(indices) != len(axes) or not all(
-            i.same_as(var) for i, (var, _) in zip(indices, axes)
-        ):
+        sizes = [n for n in load.source.shape if not is_number(n, 1)]
+        places = [_place([var for var, _ in axes], index) for index in indices]
+        known = [place for place in places if place is not None]
+        if len(known) < len(places) or known != sorted(set(known)):
             return False
-        if not same_extents(list(sizes), [extent for _, extent in axes]):
+        if not same_extents(list(sizes), [axes[place][1] for place in known]):
+            return False
+        length = axes[-1][1] if axes else 1
+        if 0 < len(known) < len(axes) and isinstance(length, int) and length < LINE:
             return False
     return True
 

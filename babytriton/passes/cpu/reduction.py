@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
@@ -87,19 +89,28 @@ def last_spatial(sch: s_tir.Schedule, info: SBlockInfo) -> tirx.Var:
 
 
 def reduce_whole(sch: s_tir.Schedule, info: SBlockInfo) -> None:
-    """Cut a long reduction into pieces for the threads, whose results are then combined."""
+    """Cut a long reduction into pieces for the threads, whose results are then combined.
+
+    Pieces of everything, or of the longest axis where what is read does not lie without gaps.
+    """
     block = info.block_rv
-    reduced = fuse_reduced(sch, info)
-    if len(reduced) > 1 or not is_at_least(info, PARALLEL):
-        sch.decompose_reduction(block, reduced[0])
+    loops = fuse_reduced(sch, info)
+    if not is_at_least(info, PARALLEL):
+        sch.decompose_reduction(block, loops[0])
         return
-    length = sch.get(reduced[0]).extent
-    count = pieces(int(length) if isinstance(length, tirx.IntImm) else 0)
-    piece, _ = sch.split(reduced[0], [count, None])
+    extents = [sch.get(loop).extent for loop in loops]
+    lengths = [int(extent) if isinstance(extent, tirx.IntImm) else None for extent in extents]
+    longest = max(range(len(loops)), key=lambda n: lengths[n] or math.inf)
+    length = lengths[longest]
+    count = pieces(length or 0)
+    if len(loops) > 1 and length is not None:
+        count = min(count, length)
+    piece, _ = sch.split(loops[longest], [count, None])
     part = sch.rfactor(piece, 0)
-    sch.reorder(loop_of(sch, part, 0), loop_of(sch, part, 1))
-    sch.parallel(loop_of(sch, part, 0))
-    sch.decompose_reduction(part, loop_of(sch, part, 1))
+    reduced, (piece, *_) = reduced_and_others(sch, part)
+    sch.reorder(piece, *reduced)
+    sch.parallel(piece)
+    sch.decompose_reduction(part, reduced[0])
     sch.decompose_reduction(block, sch.get_loops(block)[0])
 
 

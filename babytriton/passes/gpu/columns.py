@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from tvm import ir, s_tir, tirx
@@ -12,10 +13,11 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
-from babytriton.passes.gpu.combining import adding
+from babytriton.passes.gpu.combining import adding, start
 from babytriton.passes.gpu.elementwise import vector_kernel
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -24,9 +26,11 @@ from babytriton.passes.gpu.writing import (
     as_expr,
     below,
     both,
+    by_lane,
     copy_vector,
     each,
     guarded,
+    item_bytes,
     launched,
     named,
     number,
@@ -42,21 +46,29 @@ SIDE_BY_SIDE = 8
 BLOCKS = 512
 ROWS = 4 * SIDE_BY_SIDE
 
-# What takes a row into a vector of totals; and what is done with these, of a piece if there are
-# several.
-_Read: TypeAlias = Callable[[Writer, tirx.Var, ir.Expr, Vector], Statements]
-_Finish: TypeAlias = Callable[[Writer, tirx.Var, ir.Expr | None, Vector], Statements]
+# Bytes that a thread block's warps share at most, for as many blocks to run at once as registers
+# allow.
+SHARED = 32768
+
+# Reductions, each with what a thread has of it for a vector of columns. What takes a row into
+# these; and what is done with them, of a piece if there are several.
+_Totals: TypeAlias = Sequence[tuple[Block, tirx.Var]]
+_TakeIn: TypeAlias = Callable[[ir.Expr, Vector], Statements]
+_Read: TypeAlias = Callable[[Writer, _Totals], _TakeIn]
+_Finish: TypeAlias = Callable[[Writer, _Totals, ir.Expr | None, Vector], Statements]
 
 
 class Columns(ScheduleRule):
     """Takes reductions along other axes than the last, with pointwise blocks around them.
 
     Gives each warp vectors of columns that lie beside each other; the warps of a block take turns
-    along the rows, and combine what they have in shared memory. Where the columns alone do not
-    fill a GPU, the rows are cut into pieces, whose results a second kernel combines; of sizes that
-    a call tells, into as many as it computes then. Pointwise blocks that have a value for each
-    column are done by the kernel that ends a reduction; others are kernels of their own. Stands
-    aside for what is not read along the last axis.
+    along the rows, and combine what they have in shared memory. Reductions of the same columns that
+    need nothing of each other, such as those of a norm's two gradients, are done together: what
+    they read is loaded once. Where the columns alone do not fill a GPU, the rows are cut into
+    pieces, whose results a second kernel combines; of sizes that a call tells, into as many as it
+    computes then. Pointwise blocks that have a value for each column are done by the kernel that
+    ends a reduction; others are kernels of their own. Stands aside for what is not read along the
+    last axis.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -86,17 +98,25 @@ class Columns(ScheduleRule):
 
 
 def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[list[SBlockInfo]]:
-    """The blocks, those together that one kernel ends with: a reduction and what its columns have.
+    """The blocks, those together that go along the same columns, each as early as it can.
 
-    A function of blocks in order stays in order.
+    What a group needs is done by the groups before it.
     """
     groups: list[list[SBlockInfo]] = []
+    made: dict[tirx.Var, int] = {}  # the group that writes a buffer
     for info in infos:
-        last = groups[-1] if groups else []
-        if last and last[0].is_reduction() and Program.of_columns(sch, [*last, info]) is not None:
-            last.append(info)
-        else:
-            groups.append([info])
+        block = sch.get(info.block_rv)
+        earliest = max((made.get(region.source, 0) for region in block.reads), default=0)
+        fitting = (
+            place
+            for place, group in enumerate(groups[earliest:], earliest)
+            if group[0].is_reduction() and ColumnWriter.of(sch, [*group, info]) is not None
+        )
+        home = next(fitting, len(groups))
+        if home == len(groups):
+            groups.append([])
+        groups[home].append(info)
+        made |= {region.source: home for region in block.writes}
     return groups
 
 
@@ -105,7 +125,7 @@ class ColumnWriter:
     """Writes the kernels out.
 
     Attributes:
-        program: what is computed.
+        program: what is computed, the reductions first.
     """
 
     program: Program
@@ -114,24 +134,37 @@ class ColumnWriter:
         self._width = min(self.program.vector(has_tail=False), 8)
         self._length = self.program.length
         self._pieces = _pieces(self._length, self._width, self.program.row_count)
-        first = self.program.blocks[0]
-        name, count = f"{first.buffer.name}_of_pieces", product([self._pieces, self._length])
-        self._partial = tirx.decl_buffer((as_expr(count),), first.dtype, name)
+        blocks = self.program.blocks
+        self._reductions = [block for block in blocks if block.combine is not None]
+        count = as_expr(product([self._pieces, self._length]))
+        self._partial = [
+            tirx.decl_buffer((count,), block.dtype, f"{block.buffer.name}_of_pieces")
+            for block in self._reductions
+        ]
 
     @classmethod
     def of(cls, sch: s_tir.Schedule, group: Sequence[SBlockInfo]) -> ColumnWriter | None:
-        """For a reduction and pointwise blocks after it; None if warps cannot share them out."""
+        """For reductions, and pointwise blocks of what they have; None if warps cannot share them.
+
+        Or if one thread block cannot hold what they have.
+        """
         program = Program.of_columns(sch, group)
         if program is None:
             return None
-        if not any(access.moves for reader, access in program.accesses() if reader == 0):
+        moving = {reader for reader, access in program.accesses() if access.moves}
+        writer = cls(program)
+        if not moving.issuperset(range(len(writer._reductions))):
             return None
-        return cls(program)
+        return writer if writer._shared_bytes() <= SHARED else None
+
+    def _shared_bytes(self) -> int:
+        sizes = [item_bytes(block.dtype) for block in self._reductions]
+        return SIDE_BY_SIDE * WARP * self._width * sum(sizes)
 
     @property
     def passed(self) -> list[tirx.Var]:
         """Memory for what one of its kernels leaves for the other."""
-        return [] if is_one(self._pieces) else [self._partial]
+        return [] if is_one(self._pieces) else self._partial
 
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one of pieces and one that combines them."""
@@ -154,113 +187,150 @@ class ColumnWriter:
             read: what takes a row in.
             finish: what is done with all that a piece has.
         """
-        writer, block = Writer(self.program, self._width, self._width), self.program.blocks[0]
-        assert block.start is not None
-        begin = block.start
-        total = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_vector")
+        writer, width = Writer(self.program, self._width, self._width), self._width
+        totals = [
+            (block, writer.allocate(width, block.dtype, f"{block.buffer.name}_vector"))
+            for block in self._reductions
+        ]
+        take_in = read(writer, totals)
         at_once = product([count, SIDE_BY_SIDE])
         turns, before = told("turns", parts(rows, at_once))
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             lane, warp, piece = ids["threadIdx.x"], ids["threadIdx.y"], ids.get("blockIdx.y")
-            first = (ids["blockIdx.x"] * number(WARP) + lane) * number(self._width)
+            first = (ids["blockIdx.x"] * number(WARP) + lane) * number(width)
             first, body = named("column", first, self._length)
-            vector = Vector(first, number(0), self._width)
-            is_there = below(first, self._length, WARP * self._width)
+            vector = Vector(first, number(0), width)
+            is_there = below(first, self._length, WARP * width)
 
             def clear(n: ir.Expr) -> Statements:
-                return [tirx.BufferStore(total, begin, [n])]
+                return [start(*reduction, n) for reduction in totals]
 
             def step(turn: ir.Expr) -> Statements:
                 turn = turn if piece is None else turn * as_expr(count) + piece
                 row, before = named("row", turn * number(SIDE_BY_SIDE) + warp, rows)
                 is_row = below(row, rows, at_once)
-                taken = read(writer, total, row, vector)
-                return [*before, *guarded(both(is_there, is_row), taken)]
+                return [*before, *guarded(both(is_there, is_row), take_in(row, vector))]
 
-            body += each("lane", self._width, clear)
+            body += each("lane", width, clear)
             body += each("turn", turns, step, tirx.ForKind.SERIAL)
-            body += self._across_warps(writer, block, total, lane, warp)
-            done = finish(writer, total, piece, vector)
-            body += guarded(both(tirx.EQ(warp, number(0)), is_there), done)
+            put, take = self._across_warps(writer, totals, lane, warp)
+            done = [*take, *guarded(is_there, finish(writer, totals, piece, vector))]
+            body += [*put, *guarded(tirx.EQ(warp, number(0)), done)]
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
-        extents = {"blockIdx.x": parts(self._length, WARP * self._width)}
+        extents = {"blockIdx.x": parts(self._length, WARP * width)}
         if not is_one(count):
             extents["blockIdx.y"] = count
         extents |= {"threadIdx.y": SIDE_BY_SIDE, "threadIdx.x": WARP}
         return [*before, launched(extents, thread)]
 
-    def _of_row(self, writer: Writer, total: tirx.Var, row: ir.Expr, vector: Vector) -> Statements:
+    def _of_row(self, writer: Writer, totals: _Totals) -> _TakeIn:
         """What takes in what is reduced."""
-        block = self.program.blocks[0]
-        writer.row = lambda: row
-        return writer.elements(block, vector, lambda n, x: adding(block, total, n)(x))
+        load = writer.keep(Sweeps.of(self.program).shared(0, keeps=False))
 
-    def _of_piece(
-        self, writer: Writer, total: tirx.Var, piece: ir.Expr, vector: Vector
-    ) -> Statements:
+        def take_in(row: ir.Expr, vector: Vector) -> Statements:
+            writer.row = lambda: row
+            done = load(vector)
+            for block, total in totals:
+                done += writer.elements(block, vector, partial(_add, block, total))
+            return by_lane(done, self._width)
+
+        return take_in
+
+    def _of_piece(self, writer: Writer, totals: _Totals) -> _TakeIn:
         """What takes in the results of a piece."""
-        block = self.program.blocks[0]
-        own = writer.allocate(self._width, block.dtype, f"{block.buffer.name}_of_piece")
-        read = copy_vector(self._width, (own, number(0)), self._of_pieces(piece, vector))
+        own = [
+            writer.allocate(self._width, block.dtype, f"{block.buffer.name}_of_piece")
+            for block, _ in totals
+        ]
 
-        def take(n: ir.Expr) -> Statements:
-            return adding(block, total, n)(tirx.BufferLoad(own, [n]))
+        def take_in(piece: ir.Expr, vector: Vector) -> Statements:
+            done: Statements = []
+            for one, buffer in zip(own, self._partial):
+                at = self._of_pieces(buffer, piece, vector)
+                done += copy_vector(self._width, (one, number(0)), at)
+            return [*done, *each("lane", self._width, partial(_add_each, totals, own))]
 
-        return [*read, *each("lane", self._width, take)]
+        return take_in
 
-    def _of_pieces(self, piece: ir.Expr, vector: Vector) -> Place:
+    def _of_pieces(self, buffer: tirx.Var, piece: ir.Expr, vector: Vector) -> Place:
         """Where the results of a piece are."""
-        return self._partial, piece * as_expr(self._length) + vector.first
+        return buffer, piece * as_expr(self._length) + vector.first
 
     def _across_warps(
-        self, writer: Writer, block: Block, total: tirx.Var, lane: ir.Expr, warp: ir.Expr
-    ) -> Statements:
-        """Give the first warp what all of them have together."""
+        self, writer: Writer, totals: _Totals, lane: ir.Expr, warp: ir.Expr
+    ) -> tuple[Statements, Statements]:
+        """What shares the warps' results; and what gives the first warp what all have together."""
         size = WARP * self._width
-        warps = shared(SIDE_BY_SIDE * size, block.dtype, f"{block.buffer.name}_of_warps")
-        writer.allocations.append(warps)
+        warps = [
+            shared(SIDE_BY_SIDE * size, block.dtype, f"{block.buffer.name}_of_warps")
+            for block, _ in totals
+        ]
+        writer.allocations += warps
 
         def at(of: ir.Expr, n: ir.Expr) -> ir.Expr:
             return of * number(size) + lane * number(self._width) + n
 
         def put(n: ir.Expr) -> Statements:
-            return [tirx.BufferStore(warps, tirx.BufferLoad(total, [n]), [at(warp, n)])]
+            return [
+                tirx.BufferStore(own, tirx.BufferLoad(total, [n]), [at(warp, n)])
+                for own, (_, total) in zip(warps, totals)
+            ]
 
         def take(other: ir.Expr) -> Statements:
             def one(n: ir.Expr) -> Statements:
-                return adding(block, total, n)(tirx.BufferLoad(warps, [at(other + 1, n)]))
+                return _add_each(totals, warps, n, at(other + 1, n))
 
             return each("lane", self._width, one)
 
-        others = each("warp", SIDE_BY_SIDE - 1, take)
-        is_first = tirx.EQ(warp, number(0))
-        return [*each("lane", self._width, put), *guarded(is_first, others)]
+        return each("lane", self._width, put), each("warp", SIDE_BY_SIDE - 1, take)
 
     def _left(
-        self, writer: Writer, total: tirx.Var, piece: ir.Expr | None, vector: Vector
+        self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector
     ) -> Statements:
         """The stores of a piece's results."""
         assert piece is not None
-        return copy_vector(self._width, self._of_pieces(piece, vector), (total, number(0)))
+        done: Statements = []
+        for buffer, (_, total) in zip(self._partial, totals):
+            at = self._of_pieces(buffer, piece, vector)
+            done += copy_vector(self._width, at, (total, number(0)))
+        return done
 
     def _finished(
-        self, writer: Writer, total: tirx.Var, piece: ir.Expr | None, vector: Vector
+        self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector
     ) -> Statements:
         """The stores of the columns' results, once they are known."""
-        block = self.program.blocks[0]
+        writer.forget()
         writer.row = lambda: number(0)
-        writer.computed(block, total)
         done: Statements = []
-        if block.is_result:
-            target = self.program.access(block, block.store)
-            assert target is not None
-            to = (block.buffer, writer.place(target, vector.first))
-            done += copy_vector(self._width, to, (total, number(0)))
-        for other in self.program.blocks[1:]:
+        for block, total in totals:
+            writer.computed(block, total)
+            if block.is_result:
+                target = self.program.access(block, block.store)
+                assert target is not None
+                to = (block.buffer, writer.place(target, vector.first))
+                done += copy_vector(self._width, to, (total, number(0)))
+        for other in self.program.blocks[len(totals) :]:
             done += writer.pointwise(other)(vector)
-        return done
+        return by_lane(done, self._width)
+
+
+def _add(block: Block, total: tirx.Var, lane: ir.Expr, value: ir.Expr) -> Statements:
+    """What takes a value in."""
+    return adding(block, total, lane)(value)
+
+
+def _add_each(
+    totals: _Totals, others: Sequence[tirx.Var], lane: ir.Expr, place: ir.Expr | None = None
+) -> Statements:
+    """What takes in what others have, at the lane's place or another one."""
+    at = [lane if place is None else place]
+    return [
+        stmt
+        for (block, total), other in zip(totals, others)
+        for stmt in _add(block, total, lane, tirx.BufferLoad(other, at))
+    ]
 
 
 def _pieces(length: Extent, width: int, rows: Extent) -> Extent:

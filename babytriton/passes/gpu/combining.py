@@ -18,10 +18,10 @@ _WIDENED = ("int8", "uint8", "int16", "uint16")
 SHUFFLED = (*_AS_IT_IS, *_WIDENED)
 
 
-def start(block: Block, total: tirx.Var) -> tirx.Stmt:
+def start(block: Block, total: tirx.Var, place: ir.Expr | None = None) -> tirx.Stmt:
     """The store that a reduction of a thread begins with."""
     assert block.start is not None
-    return tirx.BufferStore(total, block.start, [number(0)])
+    return tirx.BufferStore(total, block.start, [number(0) if place is None else place])
 
 
 def adding(

@@ -151,32 +151,37 @@ class Program:
     def of_columns(cls, sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> Program | None:
         """The program whose rows are reduced, element by element; None if that is not what it is.
 
-        The first block reduces its last axes; the others have a value for each element.
+        The first block reduces its last axes, and so do others that read nothing of its results;
+        the rest have a value for each element. Reductions come first.
         """
-        kinds = [axis.kind for axis in infos[0].iters if not is_one(axis.dom)]
-        if kinds != sorted(kinds, key="SR".index) or set(kinds) != {"S", "R"}:
+        reductions = [info for info in infos if info.is_reduction()]
+        others = [info for info in infos if not info.is_reduction()]
+        shapes = [_axes_reduced(info) for info in reductions]
+        if not shapes or shapes[0] is None:
             return None
-        elements = [n for n, it in zip(infos[0].dom(), infos[0].iters) if it.kind == "S"]
-        elements = [n for n in elements if not is_one(n)]
-        rows = [axis.dom for axis in infos[0].iters if axis.kind == "R"]
-        for info in infos[1:]:
-            own = [n for n in info.dom() if not is_one(n)]
-            if info.is_reduction() or not same_extents(own, elements):
+        elements, rows = shapes[0]
+        for shape in shapes:
+            if shape is None or not all(map(same_extents, shape, shapes[0])):
                 return None
+        if not all(same_extents([n for n in i.dom() if not is_one(n)], elements) for i in others):
+            return None
         axes = [(tirx.Var(f"row{n}", "int64"), extent) for n, extent in enumerate(rows)]
         points = [(tirx.Var(f"element{n}", "int64"), extent) for n, extent in enumerate(elements)]
         names = {info.name for info in infos}
-        first = _block(sch, infos[0], points, axes, names)
-        others = [_block(sch, info, [], points, names) for info in infos[1:]]
-        if first is None or not all(others):
+        reduced = [_block(sch, info, points, axes, names) for info in reductions]
+        pointwise = [_block(sch, info, [], points, names) for info in others]
+        found = [replace(block, has_elements=True) for block in reduced if block is not None]
+        found += [block for block in pointwise if block is not None]
+        if len(found) < len(infos):
             return None
-        blocks = [replace(first, has_elements=True), *(b for b in others if b is not None)]
-        written = {block.buffer: block for block in blocks}
-        for block in blocks[1:]:
-            for load in nodes(block.value, ir.TensorLoad):
-                if load.source in written and not _is_own_point(load, written[load.source]):
-                    return None
-        return cls(tuple(axes), tuple(points), tuple(blocks))
+        written = {block.buffer: block for block in found}
+        for block in found:
+            own = [x for x in nodes(block.value, ir.TensorLoad) if x.source in written]
+            if own and block.combine is not None:
+                return None
+            if not all(_is_own_point(load, written[load.source]) for load in own):
+                return None
+        return cls(tuple(axes), tuple(points), tuple(found))
 
     @property
     def row_count(self) -> Extent:
@@ -314,6 +319,18 @@ def _block(
     readers = {sch.get(reader).name_hint for reader in sch.get_consumers(info.block_rv)}
     is_result = is_output(sch, info) or not readers <= names
     return Block(store, len(sized) > len(rows), combine, start, is_result)
+
+
+def _axes_reduced(info: SBlockInfo) -> tuple[list[Extent], list[Extent]] | None:
+    """The extents that a reduction has results for, and those of its last axes, which it reduces.
+
+    None of one that reduces none of its axes, all of them, or others.
+    """
+    axes = [axis for axis in info.iters if not is_one(axis.dom)]
+    kinds = [axis.kind for axis in axes]
+    if kinds != sorted(kinds, key="SR".index) or set(kinds) != {"S", "R"}:
+        return None
+    return [a.dom for a in axes if a.kind == "S"], [a.dom for a in axes if a.kind == "R"]
 
 
 def _at_own_points(blocks: Sequence[Block]) -> list[Block]:

@@ -16,14 +16,7 @@ from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.online import Online, OnlineWriter
 from babytriton.passes.gpu.program import Access, Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
-from babytriton.passes.gpu.writing import item_bytes
-from babytriton.passes.statements import (
-    at_step,
-    is_number,
-    sequence,
-    statements,
-    with_parts,
-)
+from babytriton.passes.gpu.writing import by_lane, item_bytes
 
 
 @dataclass(frozen=True)
@@ -233,7 +226,7 @@ class SweepWriter:
         parts = [*self._parts, *(pair.top_of for pair in self.pairs)]
         parts += [pair.total_of for pair in self.pairs]
         done = [stmt for part in parts for stmt in part(vector)]
-        return [*self._load(vector), *_by_lane(done, vector.width)]
+        return [*self._load(vector), *by_lane(done, vector.width)]
 
     def across(self, team: Team) -> Statements:
         """Give each thread what all of them have together."""
@@ -244,23 +237,3 @@ class SweepWriter:
 def _adding(writer: Writer, block: Block, total: tirx.Var) -> Callable[[Vector], Statements]:
     add = adding(block, total)
     return lambda vector: writer.elements(block, vector, lambda _, value: add(value))
-
-
-def _by_lane(stmts: Statements, width: int) -> Statements:
-    """Statements, with one loop for those over a vector's elements that follow each other.
-
-    No element needs what another has become; and what is computed for several has a name then.
-    """
-    done: Statements = []
-    for stmt in stmts:
-        if done and _is_over(stmt, width) and _is_over(done[-1], width):
-            first = done.pop()
-            body = at_step(stmt.body, stmt.loop_var, first.loop_var)
-            stmt = with_parts(first, sequence([*statements(first.body), *statements(body)]))
-        done.append(stmt)
-    return done
-
-
-def _is_over(stmt: tirx.Stmt, width: int) -> bool:
-    is_loop = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED
-    return is_loop and is_number(stmt.extent, width)

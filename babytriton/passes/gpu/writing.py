@@ -10,7 +10,7 @@ from tvm import IRModule, ir, s_tir, tirx
 from babytriton.passes.blocks import nodes
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
-from babytriton.passes.statements import sequence
+from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
 from babytriton.types import find_dtype
 
 WARP = 32
@@ -94,6 +94,26 @@ def each(
     variable = tirx.Var(name, INDEX)
     whole = sequence(list(body(tirx.Cast("int64", variable))))
     return [tirx.For(variable, tirx.const(0, INDEX), as_index(extent), kind, whole)]
+
+
+def by_lane(stmts: Sequence[tirx.Stmt], width: int) -> list[tirx.Stmt]:
+    """Statements, with one loop for those over a vector's elements that follow each other.
+
+    No element needs what another has become; and what is computed for several has a name then.
+    """
+    done: list[tirx.Stmt] = []
+    for stmt in stmts:
+        if done and _is_over(stmt, width) and _is_over(done[-1], width):
+            first = done.pop()
+            body = at_step(stmt.body, stmt.loop_var, first.loop_var)
+            stmt = with_parts(first, sequence([*statements(first.body), *statements(body)]))
+        done.append(stmt)
+    return done
+
+
+def _is_over(stmt: tirx.Stmt, width: int) -> bool:
+    is_loop = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED
+    return is_loop and is_number(stmt.extent, width)
 
 
 BOOLS = "of_bools"

@@ -1,0 +1,144 @@
+"""Reductions of columns, and of whole tensors, with what comes before and after: one kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from tests.emulator import emulator
+from tests.unit.test_gpu_programs import check, compiled, rules, traffic
+
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+
+def statistics(x):
+    return x.mean(0), x.amax(0), (x * x).sum(0), x.abs().sum(0)
+
+
+def gradients_of_norm(x, g):
+    return (x * g).sum(0), g.sum(0)
+
+
+def with_another(x, w):
+    """The sum of squares needs the mean; the maximum needs nothing and goes with that."""
+    m = x.mean(0)
+    return ((x - m) ** 2).mean(0) * w, x.amax(0) + m
+
+
+def batch_norm(x, w):
+    m = x.mean(0)
+    v = ((x - m) ** 2).mean(0)
+    return ((x - m) * torch.rsqrt(v + 1e-5) * w,)
+
+
+def deviation_in_the_middle(x):
+    y = x.view(8, -1, x.shape[-1])
+    return (((y - y.mean(1, keepdim=True)) ** 2).sum(1),)
+
+
+def normalized(x, w):
+    return F.normalize(x, dim=0), F.batch_norm(x, None, None, w, w, training=True)
+
+
+def powers(x):
+    return tuple((x + n).abs().sum(0) for n in range(14))
+
+
+@needs_gpu
+@pytest.mark.parametrize("fn", [statistics, gradients_of_norm])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_columns_are_read_once(fn, dtype: torch.dtype) -> None:
+    args = [torch.empty(4096, 1024, dtype=dtype, device="meta")] * fn.__code__.co_argcount
+    reads, _ = traffic(fn, *args)
+    for name in fn.__code__.co_varnames[: len(args)]:
+        assert reads[name] == args[0].numel()
+    assert len(compiled(fn, *args).launches) == 2  # of pieces, and of what these have
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(7, 5), (300, 100), (1000, 33), (40, 1003), (3000, 64)])
+@pytest.mark.parametrize("fn", [statistics, gradients_of_norm, with_another, batch_norm, powers])
+def test_columns_together(fn, shape: tuple[int, int]) -> None:
+    x, w = torch.randn(shape), torch.randn(shape[1])
+    args = {"x": x, "g": torch.randn(shape), "w": w}
+    args = [args[name] for name in fn.__code__.co_varnames[: fn.__code__.co_argcount]]
+    assert rules(fn, *args) == {"Columns"}
+    check(fn, *args, within=2e-5)
+
+
+@needs_gpu
+def test_columns_of_any_size_together() -> None:
+    specs = [bt.Tensor["n", "m"], bt.Tensor["n", "m"]]
+    program = bt.jit("gpu")(gradients_of_norm).lower(*specs).compile()
+    assert len(program.launches) == 2
+    for shape in ((3, 100), (700, 64), (5000, 33)):
+        check(gradients_of_norm, torch.randn(shape), torch.randn(shape), program=program)
+
+
+@needs_gpu
+def test_what_a_block_cannot_hold_is_done_by_several() -> None:
+    assert len(compiled(powers, torch.randn(4096, 64)).launches) == 4
+
+
+@needs_gpu
+def test_independent_reductions_go_first_together() -> None:
+    x = torch.empty(4096, 1024, device="meta")
+    reads, _ = traffic(with_another, x, x[0])
+    assert reads["x"] == 2 * x.numel()
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("gpu", marks=needs_gpu)])
+@pytest.mark.parametrize("fn", [statistics, with_another, batch_norm, deviation_in_the_middle])
+def test_one_kernel_before_and_after_columns(fn, target: str) -> None:
+    args = torch.randn(4096, 64), torch.randn(64)
+    args = args[: fn.__code__.co_argcount]
+    program = bt.jit(target)(fn).lower(*args).compile()
+    assert len(program.kernels) == 1
+    if target == "cpu":
+        assert "pow" not in program.source("tir")
+        found = bt.jit("cpu")(fn)(*args)
+        for ours, exact in zip(found, fn(*(x.double() for x in args))):
+            torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
+def test_norms_along_columns() -> None:
+    check(normalized, torch.randn(200, 96), torch.rand(96), within=2e-5)
+
+
+def mean_squared_error(x, y):
+    return ((x - y) ** 2).mean() * 2
+
+
+def by_the_largest(x, y):
+    z = x * y
+    return z / z.abs().amax()
+
+
+@pytest.mark.parametrize("fn", [mean_squared_error, by_the_largest])
+@pytest.mark.parametrize(
+    "shapes",
+    [((512, 1024), (1024,)), ((3, 300_000), (300_000,)), ((4096, 100), (4096, 1)), ((7, 9), (9,))],
+)
+def test_whole_tensors_with_what_is_broadcast(fn, shapes) -> None:
+    args = [torch.randn(shape) for shape in shapes]
+    jitted = bt.jit("cpu")(fn)
+    exact = fn(*(x.double() for x in args))
+    torch.testing.assert_close(jitted(*args).double(), exact, rtol=1e-5, atol=1e-5)
+    program = jitted.lower(*args).compile()
+    if args[1].numel() > 9:
+        assert len(program.kernels) == 1
+        assert "T.parallel" in program.source("tir")
+
+
+@pytest.mark.parametrize("fn", [mean_squared_error, by_the_largest])
+def test_whole_tensors_of_any_size_with_what_is_broadcast(fn) -> None:
+    jitted = bt.jit("cpu", dynamic=True)(fn)
+    for shape in ((3, 5), (300, 1000), (1000, 33), (2, 100_000)):
+        x, y = torch.randn(shape), torch.randn(shape[1])
+        exact = fn(x.double(), y.double())
+        torch.testing.assert_close(jitted(x, y).double(), exact, rtol=1e-5, atol=1e-5)
