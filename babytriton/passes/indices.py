@@ -8,6 +8,8 @@ import tvm_ffi
 from tvm import IRModule, ir, sym, tirx
 
 from babytriton.passes.blocks import nodes
+from babytriton.passes.intrinsics import function_name
+from babytriton.passes.statements import is_number
 
 
 def as_they_stand(mod: IRModule) -> IRModule:
@@ -83,6 +85,59 @@ def _wide(index: ir.Expr) -> ir.Expr:
         return tirx.Ramp(ramp.base.astype(dtype), ramp.stride.astype(dtype), ramp.lanes)
 
     return sym.Analyzer().simplify(tvm_ffi.structural_map(index, (tirx.Cast, widened)))
+
+
+def in_short(mod: IRModule) -> IRModule:
+    """Kernels without divisions whose results follow from how far threads and loops go.
+
+    Of ``(3 * row + column) // 3``, for three columns, it leaves the row.
+    """
+    functions = {
+        var: _shortened(func) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    analyzer = sym.Analyzer()
+    for loop in nodes(func.body, tirx.For):
+        analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent), True)
+    for axis in nodes(func.body, tirx.AttrStmt):
+        if axis.attr_key == "thread_extent":
+            zero = tirx.const(0, axis.node.var.ty.dtype)
+            analyzer.bind(axis.node.var, ir.Range.from_min_extent(zero, axis.value), True)
+
+    def shorter(division: ir.Expr) -> ir.Expr:
+        found = analyzer.simplify(division)
+        return found if len(nodes(found, ir.Expr)) < len(nodes(division, ir.Expr)) else division
+
+    body = tvm_ffi.structural_map(
+        func.body,
+        [
+            *((kind, shorter) for kind in (tirx.FloorDiv, tirx.FloorMod)),
+            *((kind, _without_zero) for kind in (tirx.Add, tirx.Mul)),
+            (ir.Call, _without_opaque),
+        ],
+    )
+    return func.with_body(body)
+
+
+def _without_zero(whole: tirx.Add | tirx.Mul) -> ir.Expr:
+    """A sum or a product of integers without what is 0."""
+    if str(whole.ty.dtype) not in ("int32", "int64"):
+        return whole
+    for one, other in ((whole.a, whole.b), (whole.b, whole.a)):
+        if is_number(one, 0):
+            return other if isinstance(whole, tirx.Add) else one
+    return whole
+
+
+def _without_opaque(call: ir.Call) -> ir.Expr:
+    """What stood behind a bitwise operation, which hides nothing any more."""
+    if function_name(call) != "bitwise_or" or not is_number(call.args[1], 0):
+        return call
+    return call.args[0]
 
 
 def _divisions(root: Any) -> list[ir.Expr]:

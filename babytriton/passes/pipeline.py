@@ -148,7 +148,8 @@ def _lowering() -> tuple[Any, ...]:
         return tvm.transform.Sequential(own)
 
     def of_device() -> tvm.transform.Pass:
-        own, after = (names.of_launches, without_mentions), (indices.of_one_width, named_values)
+        own = (names.of_launches, without_mentions, indices.in_short)
+        after = (indices.of_one_width, named_values)
         return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 
     return begin, finish, of_device

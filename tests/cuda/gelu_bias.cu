@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(256) gelu_bias_kernel(float* __rest
   alignas(16) float b_vector[4];
   alignas(16) float gelu_bias_vector[4];
   *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4);
-  *(float4*)b_vector = *(float4*)(b + (thread & 255) * 4);
+  *(float4*)b_vector = *(float4*)(b + thread * 4);
   #pragma unroll
   for (int lane = 0; lane < 4; ++lane) {
     float y = x_vector[lane] + b_vector[lane];

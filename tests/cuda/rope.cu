@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(256) rope_kernel(float* __restrict_
   alignas(16) float sin_other_vector[4];
   alignas(16) float x_other_vector_1[4];
   alignas(16) float cos_other_vector[4];
-  if ((((block * 256 + thread) * 4) & 127) < 64) {
+  if ((thread & 31) * 4 < 64) {
     *(float4*)x_vector = *(float4*)(x + block * 1024 + thread * 4);
     *(float4*)cos_vector = *(float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
     *(float4*)x_other_vector = *(float4*)(x + block * 1024 + thread * 4 + 64);

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tvm import IRModule, ir, tirx
 
 import babytriton as bt
+from babytriton.passes import indices
+from babytriton.passes.statements import at_step
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -54,3 +59,49 @@ def test_on_the_gpu(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.arange(8.0)
     compiled = bt.jit(gpu.TARGET)(fn).lower(x).compile()
     assert torch.equal(gpu.call(compiled, (x,)), fn(x))
+
+
+def drawn_index(draw: random.Random, variables: list[tirx.Var], depth: int) -> ir.Expr:
+    """An index of sums, products and divisions, some within others."""
+    if depth == 0:
+        return draw.choice(variables) * draw.choice([1, 1, 3, 4, 28])
+    parts = [drawn_index(draw, variables, depth - 1) for _ in range(2)]
+    divide = draw.choice([lambda x, _: x, tirx.floordiv, tirx.floormod])
+    return divide(parts[0] + parts[1] + draw.choice([0, 0, 1, -1]), draw.choice([2, 3, 4, 28, 32]))
+
+
+def value_at(index: ir.Expr, place: dict[tirx.Var, int]) -> int:
+    for variable, number in place.items():
+        index = at_step(index, variable, tirx.const(number, "int32"))
+    return int(computed(index))
+
+
+def computed(index: ir.Expr) -> ir.Expr:
+    """Of numbers alone, which TVM computes one by one."""
+    kinds = {tirx.Add: int.__add__, tirx.Mul: int.__mul__, tirx.Sub: int.__sub__}
+    kinds |= {tirx.FloorDiv: int.__floordiv__, tirx.FloorMod: int.__mod__}
+    if isinstance(index, tirx.IntImm):
+        return index
+    both = (int(computed(part)) for part in (index.a, index.b))
+    return tirx.const(kinds[type(index)](*both), "int32")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_shorter_indices_are_the_same(seed: int) -> None:
+    draw = random.Random(seed)
+    extents = [draw.choice([2, 3, 4, 5, 7]) for _ in range(3)]
+    variables = [tirx.Var(name, "int32") for name in "ijk"]
+    index = drawn_index(draw, variables, 3)
+    buffer = tirx.decl_buffer((1 << 20,), "float32", "x")
+    body = tirx.BufferStore(buffer, tirx.const(0.0, "float32"), [index])
+    for variable, extent in zip(variables, extents):
+        zero, count = tirx.const(0, "int32"), tirx.const(extent, "int32")
+        body = tirx.For(variable, zero, count, tirx.ForKind.SERIAL, body)
+    mod = indices.in_short(IRModule({"kernel": tirx.PrimFunc([buffer], body)}))
+    body = mod["kernel"].body
+    while isinstance(body, tirx.For):
+        body = body.body
+    (shorter,) = body.indices
+    for place in itertools.product(*map(range, extents)):
+        at = dict(zip(variables, place))
+        assert value_at(shorter, at) == value_at(index, at)

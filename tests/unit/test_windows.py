@@ -74,7 +74,23 @@ def test_one_kernel_that_writes_each_result_once(fn: Callable[..., Any]) -> None
     assert len(re.findall("__global__", source)) == 1
     (output,) = re.findall(rf"\w+\* __restrict__ ({fn.__name__})\b", source)
     assert len(re.findall(rf"\b{output}\[", source)) == 1
+    assert len(re.findall(r"\bx\[", source)) == 1
     assert '"Windows"' in compiled.source("tir")
+
+
+def both(x):
+    y = F.avg_pool2d(x, 2)
+    return y, torch.relu(y) * 2
+
+
+@on_gpu
+def test_several_results() -> None:
+    x = torch.randn(2, 3, 10, 14)
+    compiled = bt.jit(gpu.TARGET)(both).lower(x).compile()
+    assert compiled.source("cuda").count("__global__") == 1
+    assert '"Windows"' in compiled.source("tir")
+    for ours, theirs in zip(gpu.call(compiled, [x]), both(x)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
 def rows_of_a_part(x):

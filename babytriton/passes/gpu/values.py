@@ -31,6 +31,7 @@ _NAMES = {
 """What results are called."""
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
+_NUMBERS = (*_FLOATS, "int8", "int16", "int32", "uint8", "uint16", "uint32")
 _CHOICE = "if_then_else"
 
 _LONG = ("int64", "uint64")
@@ -138,11 +139,11 @@ def _with_choices(value: ir.Expr) -> ir.Expr:
 
 
 def _repeated(exprs: Sequence[ir.Expr]) -> ir.Expr | None:
-    """The largest result that is computed in any case, and more than once; None without any."""
+    """The largest of what is computed or read in any case, and more than once; None without any."""
     counts: Counter[StructuralKey] = Counter()
     found: dict[StructuralKey, ir.Expr] = {}
     for part, always in (each for expr in exprs for each in _parts(expr)):
-        if _is_result(part):
+        if _is_result(part) or _is_read(part):
             key = StructuralKey(part)
             counts[key] += 1
             if always:
@@ -186,6 +187,12 @@ def _is_result(expr: ir.Expr) -> bool:
     return type(expr) in _NAMES and dtype_of(expr) in _FLOATS
 
 
+def _is_read(expr: ir.Expr) -> bool:
+    """Whether an expression is a number from memory, and not from registers."""
+    is_load = isinstance(expr, ir.TensorLoad) and expr.source.scope() == "global"
+    return is_load and dtype_of(expr) in _NUMBERS
+
+
 def _is_pure(call: ir.Call) -> bool:
     if not isinstance(call.op, ir.Op):
         return False
@@ -194,6 +201,8 @@ def _is_pure(call: ir.Call) -> bool:
 
 
 def _name(expr: ir.Expr) -> str:
+    if isinstance(expr, ir.TensorLoad):
+        return f"{expr.source.name}_value"
     if not isinstance(expr, ir.Call):
         return _NAMES[type(expr)]
     first = expr.args[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
@@ -12,20 +14,40 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import (
     inline_cheap,
-    is_output,
+    is_one,
     is_pointwise,
     nodes,
-    of_shape,
     open_kernel,
     results,
     same_extents,
     uses,
 )
-from babytriton.passes.gpu.threads import bind_flat
+from babytriton.passes.gpu.combining import adding, start
+from babytriton.passes.gpu.extents import parts, position
+from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.threads import thread_count
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writing import (
+    below,
+    each,
+    guarded,
+    launched,
+    number,
+    only,
+    store,
+    written_out,
+)
+from babytriton.passes.intrinsics import function_name
+from babytriton.passes.nests import offset
 
 MOST, LONGEST = 256, 16
 """Elements of a window, and of those that lie side by side: threads next to each other would read
 far from each other, while all of them read what lies together where they share a window."""
+
+_NAMES = (*(f"axis_{n}" for n in range(5)), "layer", "row", "column")
+
+UNROLLED = 32
+"""Elements of a window, at most, of which a thread has several under way at once."""
 
 
 class Windows(ScheduleRule):
@@ -39,20 +61,19 @@ class Windows(ScheduleRule):
         if kernel is None:
             return None
         sch, infos = kernel
-        reduction, *after = inline_cheap(sch, infos)
+        infos = inline_cheap(sch, infos)
+        reduction, *after = infos
         if not _is_of_windows(sch, reduction):
             return None
         points = [it.dom for it in reduction.iters if it.kind == "S"]
         for info in after:
             if not is_pointwise(sch, info) or not same_extents(info.dom(), points):
                 return None
-        if sum(is_output(sch, info) for info in (reduction, *after)) > 1:
+        program = Program.of(sch, infos, [extent for extent in points if not is_one(extent)])
+        if program is None:
             return None
-        _thread_each_point(sch, reduction, target)
-        for info in after:
-            sch.reverse_compute_inline(info.block_rv)
-        (kept,) = (region.source for region in sch.get(reduction.block_rv).writes)
-        return s_tir.Schedule(_in_a_register(sch.mod["main"], kept), error_render_level="none")
+        kernel = WindowWriter(program, thread_count(target)).kernel()
+        return written_out(sch.mod["main"], [kernel])
 
 
 def _is_of_windows(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
@@ -76,42 +97,71 @@ def _is_of_windows(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     return found
 
 
-def _thread_each_point(sch: s_tir.Schedule, info: SBlockInfo, target: Target) -> None:
-    """A thread for each result, which it has for itself until it is whole."""
-    block = info.block_rv
-    whole = sch.cache_write(block, 0, "local")
-    loops = sch.get_loops(block)
-    points = [loop for loop, it in zip(loops, info.iters) if it.kind == "S"]
-    others = [loop for loop, it in zip(loops, info.iters) if it.kind != "S"]
-    sch.reorder(*points, *others)
-    thread = bind_flat(sch, sch.fuse(*points), target)
-    sch.reverse_compute_at(whole, thread)
-    sch.decompose_reduction(block, others[0])
+@dataclass(frozen=True)
+class WindowWriter:
+    """Writes the kernel out.
 
-
-def _in_a_register(func: tirx.PrimFunc, kept: tirx.Var) -> tirx.PrimFunc:
-    """The kernel with a single number where a thread keeps one element of a buffer.
-
-    TVM finds out that it is one, but not that its index is 0.
+    Attributes:
+        program: what is computed; its rows are the windows.
+        threads: of a block.
     """
-    one = tirx.const(1, "int64")
-    number = ir.Var(kept.name.removesuffix("_local"), of_shape(kept.ty, [one]))
-    zero = tirx.const(0, "int64")
 
-    def load(node: ir.TensorLoad) -> ir.TensorLoad:
-        return tirx.BufferLoad(number, [zero]) if node.source.same_as(kept) else node
+    program: Program
+    threads: int
 
-    def store(node: tirx.BufferStore) -> tirx.BufferStore:
-        if not node.buffer.same_as(kept):
-            return node
-        return tirx.BufferStore(number, node.value, [zero])
+    def kernel(self) -> tirx.Stmt:
+        """What each thread does."""
+        blocks = parts(self.program.row_count, self.threads)
+        return launched({"blockIdx.x": blocks, "threadIdx.x": self.threads}, self._thread)
 
-    def region(node: ir.TensorRegion) -> ir.TensorRegion:
-        if not node.source.same_as(kept):
-            return node
-        return tirx.BufferRegion(number, [ir.Range.from_min_extent(zero, one)])
+    def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
+        def window() -> ir.Expr:
+            return ids["blockIdx.x"] * number(self.threads) + ids["threadIdx.x"]
 
-    changes = [(ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)]
-    body = tvm_ffi.structural_map(func.body, changes)
-    body = tvm_ffi.structural_map(body, (ir.Var, lambda x: number if x.same_as(kept) else x))
-    return func.with_body(body)
+        writer = Writer(self.program, 1, 1)
+        writer.row = window
+        reduction, *others = self.program.blocks
+        total = writer.allocate(1, reduction.dtype, f"{reduction.buffer.name}_of_window")
+        writer.computed(reduction, total)
+        body = [start(reduction, total), *self._elements(writer, reduction, total)]
+        body += self._result(writer, reduction, total)
+        for block in others:
+            value, computed = writer.value_of_row(block)
+            body += [*computed, *self._result(writer, block, value)]
+        is_there = below(window(), self.program.row_count, self.threads)
+        return [*map(tirx.AllocBuffer, writer.allocations), *guarded(is_there, body)]
+
+    def _elements(self, writer: Writer, block: Block, total: tirx.Var) -> Statements:
+        """What takes in the elements of a window."""
+        extents = [extent for _, extent in self.program.elements]
+        is_short = math.prod(map(int, extents)) <= UNROLLED
+        kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
+        test, block = _padding(block)
+
+        def along(place: Sequence[ir.Expr]) -> Statements:
+            if len(place) < len(extents):
+                name = _NAMES[len(place) - len(extents)]
+                return each(name, extents[len(place)], lambda n: along([*place, n]), kind)
+            vector = Vector(position(place, extents), number(0), 1)
+            taken = writer.elements(block, vector, lambda _, x: adding(block, total)(x))
+            is_inside = None if test is None else writer.at(test, vector.first)
+            return guarded(is_inside, taken)
+
+        return along([])
+
+    def _result(self, writer: Writer, block: Block, value: tirx.Var) -> Statements:
+        """The store of what a window has, if that is a result."""
+        if not block.is_result:
+            return []
+        place = writer.at(offset(block.buffer, list(block.store.indices)), None)
+        return [store(block.buffer, only(value), place)]
+
+
+def _padding(block: Block) -> tuple[ir.Expr | None, Block]:
+    """Where the elements of a block's windows are none of the padding; and the block of these."""
+    value = block.value
+    if isinstance(value, ir.Call) and function_name(value) == "if_then_else":
+        test, inside, outside = value.args
+        if tvm_ffi.structural_equal(outside, block.start):
+            return test, block.with_value(inside)
+    return None, block

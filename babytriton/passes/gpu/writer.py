@@ -80,6 +80,7 @@ class Writer:
         self.width = width
         self.count = count
         self.allocations: list[tirx.Var] = []
+        self._ending = "vector" if width > 1 else "value"
         # Of the first way that a choice may go, while the second one is written.
         self._spare: list[tirx.Var] = []
         # Anew each time: of a node that stands in two expressions, TVM makes one of 64 bits in both
@@ -107,7 +108,7 @@ class Writer:
         made: list[_Kept] = []
         for one, is_whole in accesses:
             if self._fits(one):
-                count, ending = (self.count, "part") if is_whole else (self.width, "vector")
+                count, ending = (self.count, "part") if is_whole else (self.width, self._ending)
                 dtype = str(one.buffer.ty.dtype)
                 values = self.allocate(count, dtype, f"{one.name}_{ending}")
                 made.append(_Kept(one, values, is_whole))
@@ -181,7 +182,7 @@ class Writer:
             values = self.allocate(self.count, block.dtype, f"{block.buffer.name}_part")
             self.computed(block, values)
         elif target is not None:
-            values = self.allocate(self.width, block.dtype, f"{block.buffer.name}_vector")
+            values = self.allocate(self.width, block.dtype, f"{block.buffer.name}_{self._ending}")
 
         def of_vector(vector: Vector) -> Statements:
             start = vector.kept if is_kept else number(0)
@@ -237,7 +238,7 @@ class Writer:
                 continue
             count = self.width if one.moves else 1
             dtype = str(one.buffer.ty.dtype)
-            values = self.allocate(count, dtype, f"{one.name}_vector")
+            values = self.allocate(count, dtype, f"{one.name}_{self._ending}")
             loaded.append(_Loaded(one, values, number(0)))
             body += self._load(loaded[-1], vector)
 
@@ -251,7 +252,7 @@ class Writer:
         done: Statements = []
         for made in nodes(test, ir.TensorLoad):
             if self._register(made) is None:
-                name = f"{made.source.name}_vector"
+                name = f"{made.source.name}_{self._ending}"
                 own = self.allocate(1, str(made.source.ty.dtype), name)
                 at = [self.at(index, vector.first) for index in made.indices]
                 done.append(tirx.BufferStore(own, tirx.BufferLoad(made.source, at), [number(0)]))
