@@ -28,18 +28,41 @@ def shared_rows(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
     None if the kernel is not row-wise: some block reduces other axes than its last, has other
     leading axes, or reads what another computes for another row.
     """
-    reductions = [block for block in blocks if is_reduction(block)]
-    if not reductions:
-        return None
-    rows = spatial(reductions[0])
+    return _shared_first(blocks) if all(map(reduces_last_axes, _reductions(blocks))) else None
+
+
+def shared_columns(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
+    """The same where what is reduced lies apart in memory, and the shared axes have the last one.
+
+    None also where a block reduces along what lies together.
+    """
+    for block in _reductions(blocks):
+        column = _rows(block)[-1:]
+        loads = nodes(block.body.value, ir.TensorLoad) if column else []
+        found = [without_unit_axes(load.source, load.indices) for load in loads]
+        if not any(index and uses(index[-1], column[0][0]) for index in found):
+            return None
+        if reduces_last_axes(block) or not _reduces_trailing_axes(block):
+            return None
+    return _shared_first(blocks)
+
+
+def _shared_first(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
+    """The extents of the axes that lead every block, and that are all which reductions share."""
+    reductions = _reductions(blocks)
+    rows = spatial(reductions[0]) if reductions else []
     for block in blocks:
         if is_reduction(block):
-            fits = same_extents(spatial(block), rows) and reduces_last_axes(block)
+            fits = same_extents(spatial(block), rows)
         else:
             fits = stores_points(block) and same_extents(spatial(block)[: len(rows)], rows)
         if not fits:
             return None
-    return rows if rows_are_apart(blocks, len(rows)) else None
+    return rows if reductions and rows_are_apart(blocks, len(rows)) else None
+
+
+def _reductions(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:
+    return [block for block in blocks if is_reduction(block)]
 
 
 def rows_first(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[SBlockInfo]:
@@ -321,8 +344,7 @@ def _extent(axis: tirx.IterVar) -> int | tirx.Expr:
 
 def reduces_last_axes(block: s_tir.SBlock) -> bool:
     """Whether the block reduces its trailing axes, and they are the last of what it reads."""
-    types = [it.iter_type for it in block.iter_vars]
-    if types != sorted(types, key=lambda type: type == tirx.IterVar.CommReduce):
+    if not _reduces_trailing_axes(block):
         return False
     inner = block.iter_vars[-1].var
     reads = [load for load in nodes(block.body, ir.TensorLoad) if uses(load, inner)]
@@ -359,6 +381,11 @@ def without_unit_axes(buffer: tirx.Buffer, indices: list[ir.Expr]) -> list[ir.Ex
         for index, size in zip(indices, buffer.shape)
         if not (isinstance(size, tirx.IntImm) and int(size) == 1)
     ]
+
+
+def _reduces_trailing_axes(block: s_tir.SBlock) -> bool:
+    types = [it.iter_type for it in block.iter_vars]
+    return types == sorted(types, key=lambda type: type == tirx.IterVar.CommReduce)
 
 
 def has_one_result(

@@ -12,15 +12,16 @@ from babytriton.passes.gpu.matmul import Matmul
 from babytriton.passes.gpu.reduction import Reduction
 from babytriton.passes.gpu.rowwise import Rowwise
 from babytriton.passes.gpu.scan import Scan
+from babytriton.passes.gpu.short_columns import ShortColumns
 from babytriton.passes.gpu.transposed import Transposed
 from babytriton.passes.gpu.windows import Windows
 
 RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Windows(), Matmul(), LongRows(), Rowwise(), Columns()),
-    *(Scan(), Reduction(), Fallback()),
+    *(Transposed(), Elementwise(), Windows(), Matmul(), LongRows(), Rowwise()),
+    *(ShortColumns(), Columns(), Scan(), Reduction(), Fallback()),
 )
 
 PORTABLE_RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Windows(), Rowwise(), Columns(), Fallback()),
+    *(Transposed(), Elementwise(), Windows(), Rowwise(), ShortColumns(), Columns(), Fallback()),
 )
 """Those whose kernels run on any kind of GPU."""

@@ -46,12 +46,17 @@ class Team:
         lane: a thread's number.
         has_shuffles: whether threads of a warp pass values to each other without memory.
         allocations: where to add what is allocated.
+        columns: how many teams there are beside each other, if each thread of a warp is in another
+            one.
+        column: the team's number.
     """
 
     count: int
     lane: ir.Expr
     has_shuffles: bool
     allocations: list[tirx.Var]
+    columns: int = 1
+    column: ir.Expr | None = None
 
     def combine(self, *reductions: tuple[Block, tirx.Var]) -> Statements:
         """Give each thread what all of them have together.
@@ -61,6 +66,8 @@ class Team:
         """
         if self.count == 1 or not reductions:
             return []
+        if self.column is not None:
+            return self._by_columns(reductions, self.column)
         return self._by_shuffles(reductions) if self.has_shuffles else self._by_memory(reductions)
 
     def _by_shuffles(self, reductions: Sequence[tuple[Block, tirx.Var]]) -> Statements:
@@ -100,6 +107,34 @@ class Team:
             for _, total, warps in found
         ]
         return [*body, *guarded(is_first, puts), *firsts, *each("warp", count - 1, take)]
+
+    def _by_columns(
+        self, reductions: Sequence[tuple[Block, tirx.Var]], column: ir.Expr
+    ) -> Statements:
+        """Each thread takes in what all of its team have, in the same order."""
+        found = [
+            (block, total, self._shared(block, self.count * self.columns, "threads"))
+            for block, total in reductions
+        ]
+
+        def at(lane: ir.Expr) -> ir.Expr:
+            return lane * number(self.columns) + column
+
+        def take(n: ir.Expr) -> Statements:
+            return [
+                stmt
+                for block, total, values in found
+                for stmt in adding(block, total)(tirx.BufferLoad(values, [at(n + 1)]))
+            ]
+
+        return [
+            *(tirx.BufferStore(values, only(total), [at(self.lane)]) for _, total, values in found),
+            *(
+                tirx.BufferStore(total, tirx.BufferLoad(values, [column]), [number(0)])
+                for _, total, values in found
+            ),
+            *each("other", self.count - 1, take),
+        ]
 
     def _by_memory(self, reductions: Sequence[tuple[Block, tirx.Var]]) -> Statements:
         """Half of the threads that are left take in what the other half have, again and again."""

@@ -123,15 +123,23 @@ class Program:
         rows: the axes that are its rows.
         elements: those of a row's elements.
         blocks: what is done, in order.
+        is_apart: whether elements of a row lie apart in memory, as those of a column do: they are
+            accessed one by one.
     """
 
     rows: tuple[Axis, ...]
     elements: tuple[Axis, ...]
     blocks: tuple[Block, ...]
+    is_apart: bool = False
 
     @classmethod
     def of(
-        cls, sch: s_tir.Schedule, infos: Sequence[SBlockInfo], rows: Sequence[Extent]
+        cls,
+        sch: s_tir.Schedule,
+        infos: Sequence[SBlockInfo],
+        rows: Sequence[Extent],
+        *,
+        is_apart: bool = False,
     ) -> Program | None:
         """The program of a kernel's blocks; None if not all are of the same rows and elements."""
         inner = [[n for n in info.dom() if not is_one(n)][len(rows) :] for info in infos]
@@ -145,7 +153,7 @@ class Program:
         found = _at_own_points([block for block in blocks if block is not None])
         if len(found) < len(infos):
             return None
-        return cls(tuple(axes), tuple(points), tuple(found))
+        return cls(tuple(axes), tuple(points), tuple(found), is_apart)
 
     @classmethod
     def of_columns(cls, sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> Program | None:
@@ -223,7 +231,7 @@ class Program:
             return Access(buffer, place, base, True, is_own)
         if not uses(place, last):
             return Access(buffer, place, None, False, is_own)
-        if is_equal(found - at_zero(found, [last]), last):
+        if self.is_apart or is_equal(found - at_zero(found, [last]), last):
             return Access(buffer, place, None, True, is_own)
         return None
 
@@ -254,6 +262,8 @@ class Program:
         Args:
             has_tail: whether the last elements of a row may be accessed one by one.
         """
+        if self.is_apart:
+            return 1
         reads = [one for _, one in self.accesses() if one.moves]
         stores = [
             stored

@@ -199,32 +199,45 @@ class RowWriter:
         """What each thread does."""
         layout = self._layout
         blocks = tirx.ceildiv(as_expr(self._program.row_count), number(layout.rows))
-        extents: dict[str, Extent] = {"blockIdx.x": sym.Analyzer().simplify(blocks)}
-        if layout.rows > 1:
-            extents["threadIdx.y"] = layout.rows
-        return launched({**extents, "threadIdx.x": layout.threads}, self._thread)
+        counts = {"threadIdx.y": layout.rows, "threadIdx.x": layout.threads}
+        if self._has_rows_across:
+            counts = {"threadIdx.y": layout.threads, "threadIdx.x": layout.rows}
+        if counts["threadIdx.y"] == 1:
+            del counts["threadIdx.y"]
+        extents: dict[str, Extent] = {"blockIdx.x": sym.Analyzer().simplify(blocks), **counts}
+        return launched(extents, self._thread)
+
+    @property
+    def _has_rows_across(self) -> bool:
+        """Whether neighbouring threads are those of neighbouring rows."""
+        return self._program.is_apart or self._layout.threads == 1
 
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
         layout, count, writer = self._layout, self._program.row_count, self._writer
-        self._lane = ids["threadIdx.x"]
-        self._team = Team(layout.threads, self._lane, self._shuffles, writer.allocations)
-        has_rest = layout.rows > 1 and not (isinstance(count, int) and count % layout.rows == 0)
+        along, across = (ids.get(f"threadIdx.{axis}", number(0)) for axis in "xy")
+        self._lane, line = (across, along) if self._has_rows_across else (along, across)
+        teams = (layout.rows, line) if self._program.is_apart else ()
+        self._team = Team(layout.threads, self._lane, self._shuffles, writer.allocations, *teams)
+        has_rest = layout.rows > 1 and below(number(0), count, layout.rows) is not None
+        is_alone = layout.threads == 1
 
         def own() -> ir.Expr:
             if layout.rows == 1:
                 return ids["blockIdx.x"]
-            return ids["blockIdx.x"] * number(layout.rows) + ids["threadIdx.y"]
+            return ids["blockIdx.x"] * number(layout.rows) + line
 
         def row() -> ir.Expr:
-            # Threads without a row work on the last one: shuffles are of whole warps.
-            return tirx.Min(own(), as_expr(count) - 1) if has_rest else own()
+            # Threads without a row work on the last one: they pass values to others, or wait.
+            return tirx.Min(own(), as_expr(count) - 1) if has_rest and not is_alone else own()
 
+        is_row = own() < as_expr(count) if has_rest else None
         writer.row = row
-        writer.is_row = own() < as_expr(count) if has_rest else None
+        writer.is_row = None if is_alone else is_row
         body = writer.load_of_rows()
         for sweep in range(self.sweeps.count):
             body += [*self._values(sweep), *self._sweep(sweep)]
         body += self._values(self.sweeps.count)
+        body = guarded(is_row, body) if is_alone else body
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
     def _values(self, sweep: int) -> Statements:
@@ -251,7 +264,8 @@ class RowWriter:
         if not block.is_result:
             return []
         place = self._writer.at(offset(block.buffer, list(block.store.indices)), None)
-        is_one = both(self._writer.is_row, tirx.EQ(self._lane, number(0)))
+        is_first = None if self._layout.threads == 1 else tirx.EQ(self._lane, number(0))
+        is_one = both(self._writer.is_row, is_first)
         return guarded(is_one, [store(block.buffer, only(value), place)])
 
     def _steps(self, body: Callable[[Vector], Statements]) -> Statements:

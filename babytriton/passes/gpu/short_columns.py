@@ -1,0 +1,63 @@
+"""Kernels that go along columns more than once: a softmax or a norm over channels."""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+
+from babytriton.passes.blocks import inline_cheap, open_kernel
+from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.rowwise import WORDS, Layout, RowWriter
+from babytriton.passes.gpu.sweeps import Sweeps
+from babytriton.passes.gpu.threads import most_threads, thread_count
+from babytriton.passes.gpu.writing import WARP, written_out
+from babytriton.passes.rows import rows_first, shared_columns
+
+# Words of registers for a column that a thread has for itself, and for its part of one.
+WHOLE, PART = WORDS, 32
+
+# Columns of a thread block whose threads share them, at least; and its threads.
+LINE, BLOCK = WARP, 256
+
+
+class ShortColumns(ScheduleRule):
+    """Takes what goes along columns more than once, if registers hold these.
+
+    A thread goes down a column, and its neighbours down those beside it; where it is too long, a
+    few threads share it, which lie across the block. Each number is read once. Stands aside for
+    what one sweep does, of which columns are read in vectors.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
+        kernel = open_kernel(func)
+        if kernel is None:
+            return None
+        sch, infos = kernel
+        infos = rows_first(sch, inline_cheap(sch, infos))
+        columns = shared_columns([sch.get(info.block_rv) for info in infos])
+        program = None if columns is None else Program.of(sch, infos, columns, is_apart=True)
+        if program is None:
+            return None
+        layout = _layout(program, target)
+        if layout is None:
+            return None
+        writer = RowWriter(program, layout, shuffles=False)
+        return written_out(sch.mod["main"], [writer.kernel()])
+
+
+def _layout(program: Program, target: Target) -> Layout | None:
+    """How columns are shared out; None of those that registers do not hold, or are read once."""
+    sweeps, length = Sweeps.of(program), program.length
+    if sweeps.count == 1 or not isinstance(length, int):
+        return None
+    words = max(sweeps.words(), 1)
+    if words * length <= WHOLE:
+        return Layout(1, thread_count(target), 1, length, True)
+    threads = 2
+    while words * -(-length // threads) > PART:
+        threads *= 2
+    lines = max(LINE, BLOCK // threads)
+    if lines * threads > most_threads(target):
+        return None
+    return Layout(threads, lines, 1, -(-length // threads), True)
