@@ -74,6 +74,15 @@ def only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
     return stmt.block if isinstance(stmt, s_tir.SBlockRealize) else None
 
 
+def in_loops(block: s_tir.SBlock) -> tirx.Stmt:
+    """A block in a loop for each of its axes."""
+    loops = [tirx.Var(axis.var.name.removeprefix("v_"), "int64") for axis in block.iter_vars]
+    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), block)
+    for loop, axis in reversed(list(zip(loops, block.iter_vars))):
+        stmt = tirx.For(loop, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
 def is_pointwise(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     """One value stored per spatial point: no reduction, no loop inside the block."""
     return info.is_injective() and isinstance(sch.get(info.block_rv).body, tirx.BufferStore)

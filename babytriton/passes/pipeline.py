@@ -44,6 +44,7 @@ from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
+from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls, without_reshapes
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
@@ -208,7 +209,10 @@ def fuse(
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
-    mod = names.named(results_as_arguments(fuse_kernels(mod, kinds), results))
+    mod = fuse_kernels(mod, kinds)
+    divided = summed_by_rows(mod)
+    mod = mod if divided is mod else fuse_kernels(divided, kinds)
+    mod = names.named(results_as_arguments(mod, results))
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     return updates.parts_in_place(mod, written)
 

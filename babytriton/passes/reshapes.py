@@ -18,7 +18,7 @@ from tvm import IRModule, ir, relax, s_tir, sym, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_TIR
-from babytriton.passes.blocks import element, nodes, of_shape, only_block
+from babytriton.passes.blocks import element, in_loops, nodes, of_shape, only_block
 from babytriton.passes.scheduling import is_scheduled
 
 _RESHAPE = "T_reshape"
@@ -54,7 +54,7 @@ def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not renamed:
         return func
     made = [
-        stmt if new.same_as(old) else _in_loops(new)
+        stmt if new.same_as(old) else in_loops(new)
         for stmt, old, new in zip(statements, known, found)
     ]
     own = root.block
@@ -359,12 +359,3 @@ def _block(
     reads = [element(load.source, load.indices) for load in nodes(store.value, ir.TensorLoad)]
     writes = [element(store.buffer, store.indices)]
     return s_tir.SBlock(axes, reads, writes, block.name_hint, store, None, span=block.span)
-
-
-def _in_loops(block: s_tir.SBlock) -> tirx.Stmt:
-    """A block in a loop for each of its axes."""
-    loops = [tirx.Var(axis.var.name.removeprefix("v_"), "int64") for axis in block.iter_vars]
-    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), block)
-    for loop, axis in reversed(list(zip(loops, block.iter_vars))):
-        stmt = tirx.For(loop, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, stmt)
-    return stmt

@@ -105,23 +105,28 @@ def _orders(blocks: Sequence[s_tir.SBlock]) -> list[list[int]]:
             found = [_place(indices, row) for row in rows]
             if rows and None not in found:
                 known.setdefault(buffer, [place for place in found if place is not None])
-    orders = []
-    for block in blocks:
-        own = list(range(len(block.iter_vars)))
-        if stores_points(block):
-            variables = [it.var for it in block.iter_vars]
-            for buffer, indices in _accesses(block):
-                axes = [_place(variables, indices[place]) for place in known.get(buffer, [])]
-                first = [axis for axis in axes if axis is not None]
-                if first and len(set(first)) == len(axes):
-                    own = [*first, *(axis for axis in own if axis not in first)]
-                    stored = block.body.indices
-                    places = [_place(stored, variables[axis]) for axis in first]
-                    if None not in places:
-                        known.setdefault(block.body.buffer, [n for n in places if n is not None])
-                    break
-        orders.append(own)
+    orders: list[list[int]] = []
+    for _ in range(2):  # What comes before a block may be known by what comes after it.
+        orders = [_order(block, known) for block in blocks]
     return orders
+
+
+def _order(block: s_tir.SBlock, known: dict[tirx.Var, list[int]]) -> list[int]:
+    """The order of a block's axes, by what is known of tensors; to which it adds its own."""
+    own = list(range(len(block.iter_vars)))
+    if not stores_points(block):
+        return own
+    variables = [it.var for it in block.iter_vars]
+    for buffer, indices in _accesses(block):
+        axes = [_place(variables, indices[place]) for place in known.get(buffer, [])]
+        first = [axis for axis in axes if axis is not None]
+        if first and len(set(first)) == len(axes):
+            for other, at in _accesses(block):
+                places = [_place(at, variables[axis]) for axis in first]
+                if None not in places:
+                    known.setdefault(other, [place for place in places if place is not None])
+            return [*first, *(axis for axis in own if axis not in first)]
+    return own
 
 
 def _accesses(block: s_tir.SBlock) -> list[tuple[tirx.Var, Sequence[ir.Expr]]]:

@@ -30,6 +30,11 @@ def is_number(expr: ir.Expr, number: int) -> bool:
     return isinstance(expr, tirx.IntImm) and int(expr) == number
 
 
+def is_constant(expr: ir.Expr, value: float) -> bool:
+    """Whether an expression is a number, and which."""
+    return isinstance(expr, tirx.IntImm | tirx.FloatImm) and expr.value == value
+
+
 def statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     """The statements that run one after the other."""
     if not isinstance(stmt, tirx.SeqStmt):

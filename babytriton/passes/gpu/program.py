@@ -18,6 +18,7 @@ from babytriton.passes.gpu.extents import Axis, Extent, position, product
 from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import at_zero, is_equal, offset
+from babytriton.passes.statements import is_constant
 
 # How partial results become one, and what leaves any result as it is: each thread starts from it.
 _COMBINES = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
@@ -316,7 +317,7 @@ def _block(
         if sum(is_load_of(side, store.buffer) for side in sides) != 1:
             return None
         combine, start = type(store.value), block.init.value
-        if combine in _NEUTRAL and not _is_constant(start, _NEUTRAL[combine]):
+        if combine in _NEUTRAL and not is_constant(start, _NEUTRAL[combine]):
             return None
     elif any(is_load_of(load, store.buffer) for load in nodes(store.value, ir.TensorLoad)):
         return None
@@ -402,11 +403,7 @@ def _is_neutral(combine: type, start: ir.Expr) -> bool:
         return True
     limit = tirx.min_value if combine is tirx.Max else tirx.max_value
     dtype = str(start.ty.dtype)
-    return dtype.startswith(("int", "uint")) and _is_constant(start, limit(dtype).value)
-
-
-def _is_constant(expr: ir.Expr, value: float) -> bool:
-    return isinstance(expr, tirx.IntImm | tirx.FloatImm) and expr.value == value
+    return dtype.startswith(("int", "uint")) and is_constant(start, limit(dtype).value)
 
 
 def loads_made(expr: ir.Expr) -> list[ir.TensorLoad]:
