@@ -67,8 +67,9 @@ COPY, SCATTER = "copy", "scatter"
 _BESIDE = 32
 """Slices that lie side by side and that one CPU thread writes together, in vectors."""
 
-_MANY = 4096
-"""Writes after one another that are too slow for one GPU thread where hardly any others run."""
+_MANY, _ALL = 64, 1 << 16
+"""Writes after one another that a GPU thread does in no time; and threads that keep a GPU busy
+while each of them waits for its own writes."""
 
 
 def _written(
@@ -97,7 +98,7 @@ def _written(
             to write to, and the position to read ``source`` at, which broadcasts.
     """
     on_cpu = site.builder.device.type == "cpu"
-    if site.builder.device.type == "cuda" and count > max(_MANY, math.prod(slices)):
+    if site.builder.device.type == "cuda" and count > _MANY and math.prod(slices) < _ALL:
         raise Unsupported("many writes to few slices would run on few threads")
     # Sums of halves are rounded once, at the end.
     dtype = site.dtype if combine is _replace else opmath(site.dtype)

@@ -10,7 +10,16 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_output, loads, loop_of, nodes, same_extents, uses, written
+from babytriton.passes.blocks import (
+    inline_cheap,
+    is_output,
+    loads,
+    loop_of,
+    nodes,
+    same_extents,
+    uses,
+    written,
+)
 
 Nest = list[SBlockInfo]
 
@@ -38,6 +47,20 @@ def pointwise_nests(
             home.append(info)
         else:
             nests.append([info])
+    return nests
+
+
+def inlined_nests(
+    sch: s_tir.Schedule, infos: list[SBlockInfo], side_by_side: bool = False
+) -> list[Nest]:
+    """The nests of pointwise blocks without those that are as well computed where they are read.
+
+    Where several nests are left, what blocks of one read may be read by a single one by then.
+    """
+    infos = inline_cheap(sch, infos)
+    nests = pointwise_nests(sch, infos, side_by_side)
+    if len(nests) > 1:
+        nests = pointwise_nests(sch, inline_cheap(sch, infos), side_by_side)
     return nests
 
 

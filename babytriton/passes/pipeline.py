@@ -46,6 +46,7 @@ from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.partial_writes import ends_in_box
+from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls, without_reshapes
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.rows import (
@@ -59,6 +60,13 @@ from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
+
+def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
+    return tvm.transform.module_pass(
+        lambda mod, _: change(mod), opt_level=0, name=f"babytriton.{change.__name__}"
+    )
+
+
 LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
@@ -69,9 +77,8 @@ LEGALIZE = (
 
 GROUP = (
     relax.transform.AnnotateTIROpPattern(),
-    tvm.transform.module_pass(
-        lambda mod, _: fold_constants(mod), opt_level=0, name="babytriton.FoldConstants"
-    ),
+    _pass(reductions_as_such),
+    _pass(fold_constants),
     relax.transform.FuseOps(),
 )
 """A function for each group of operators that fuse."""
@@ -154,12 +161,6 @@ def _lowering() -> tuple[Any, ...]:
         return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 
     return begin, finish, of_device
-
-
-def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
-    return tvm.transform.module_pass(
-        lambda mod, _: change(mod), opt_level=0, name=f"babytriton.{change.__name__}"
-    )
 
 
 register_tir_pipeline(LOWERING, _lowering)

@@ -253,7 +253,7 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
             fits = same_extents(spatial(block), columns)
             fits = fits and same_extents(_reduced(block), _reduced(first))
             done.update(region.source for region in block.writes)
-        elif read & done and same_extents(spatial(block), columns):
+        elif (columns or read & done) and same_extents(spatial(block), columns):
             fits = stores_points(block) and _reads_at_own_point(block, done)
             done.update(region.source for region in block.writes)
         else:

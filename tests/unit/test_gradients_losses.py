@@ -49,6 +49,35 @@ def smoothed(x, t, w):
     return F.cross_entropy(x, t, label_smoothing=0.1)
 
 
+def chosen(x, t, w):
+    return torch.log_softmax(x, -1).gather(-1, t[:, None]).squeeze(-1)
+
+
+def chosen_of_columns(x, t, w):
+    return x.exp().gather(0, w[None].long())
+
+
+def chosen_of_fewer(x, t, w):
+    return x.exp().gather(1, t[:20, None] % 103)
+
+
+def several_chosen(x, t, w):
+    return x.exp().gather(-1, torch.stack([t, t, t // 2], -1))
+
+
+CHOICES = [chosen, chosen_of_columns, chosen_of_fewer, several_chosen]
+
+
+@pytest.mark.parametrize("fn", CHOICES, ids=lambda f: f.__name__)
+def test_gather(fn: Any) -> None:
+    _check(fn, X, TARGET, WEIGHT)
+    if fn is chosen:
+        compiled = bt.jit("cpu")(fn).lower(X.clone().requires_grad_(), TARGET, WEIGHT).compile()
+        assert len(compiled.backward.kernels) == 1
+        x = X[:5, :7].double().requires_grad_()
+        torch.autograd.gradgradcheck(bt.jit("cpu")(fn), (x, TARGET[:5] % 7, None))
+
+
 @pytest.mark.parametrize("fn", [mean, total, each, weighted, smoothed], ids=lambda f: f.__name__)
 def test_cross_entropy_is_one_kernel_each_way(fn: Any) -> None:
     args = X.clone().requires_grad_(), TARGET, WEIGHT

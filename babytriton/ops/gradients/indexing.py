@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from babytriton.ops.gradients.classification import of_class
 from babytriton.ops.gradients.positions import positions
 from babytriton.ops.gradients.precision import wide
 from babytriton.ops.refusals import Unsupported
@@ -41,7 +42,16 @@ def index_select(grad: Any, result: Any, input: Any, dim: int, index: Any) -> An
 def gather(
     grad: Any, result: Any, input: Any, dim: int, index: Any, *, sparse_grad: bool = False
 ) -> Any:
-    """Of elements at places of a dimension."""
+    """Of elements at places of a dimension.
+
+    Where a slice has one such element, each of the input knows by its place whether it is that, and
+    nothing is added up.
+    """
+    if input.ndim and index.ndim:
+        dim %= input.ndim
+        others = [[*x.shape[:dim], *x.shape[dim + 1 :]] for x in (index, input)]
+        if index.shape[dim] == 1 and others[0] == others[1]:
+            return of_class(grad.squeeze(dim), result, input, index.squeeze(dim), dim)
     return torch.zeros_like(input).scatter_add(dim, index, grad)
 
 

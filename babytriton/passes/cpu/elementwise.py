@@ -6,9 +6,9 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, is_at_least, is_pointwise, open_kernel
+from babytriton.passes.blocks import is_at_least, is_pointwise, open_kernel
 from babytriton.passes.cpu.transposes import tile_transpose, transposed_axis
-from babytriton.passes.nests import Nest, contiguous_depth, fuse_nest, pointwise_nests
+from babytriton.passes.nests import Nest, contiguous_depth, fuse_nest, inlined_nests
 
 # Below so many elements, waking the other threads costs more than they save.
 PARALLEL = 32768
@@ -34,7 +34,7 @@ class Elementwise(ScheduleRule):
         sch, infos = kernel
         if not all(is_pointwise(sch, info) for info in infos):
             return None
-        for nest in pointwise_nests(sch, inline_cheap(sch, infos)):
+        for nest in inlined_nests(sch, infos):
             spread(sch, nest)
         return sch
 

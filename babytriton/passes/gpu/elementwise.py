@@ -8,7 +8,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, inline_numbers, is_pointwise, open_kernel
+from babytriton.passes.blocks import inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import bind_flat, bind_one, thread_count
@@ -22,7 +22,7 @@ from babytriton.passes.gpu.writing import (
     only,
     written_out,
 )
-from babytriton.passes.nests import Nest, fuse_nest, pointwise_nests
+from babytriton.passes.nests import Nest, fuse_nest, inlined_nests
 from babytriton.passes.statements import sequence
 
 # Elements of a kernel from which on a thread takes several vectors: their loads are all on the way
@@ -45,7 +45,7 @@ class Elementwise(ScheduleRule):
         if not all(is_pointwise(sch, info) for info in infos):
             return None
         infos = inline_numbers(sch, infos)
-        nests = pointwise_nests(sch, inline_cheap(sch, infos), side_by_side=True)
+        nests = inlined_nests(sch, infos, side_by_side=True)
         programs = [Program.of(sch, nest, []) for nest in nests]
         if not all(programs):
             return None

@@ -14,9 +14,9 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.passes.blocks import is_one, is_output, nodes, same_extents, uses
 from babytriton.passes.forms import is_own_place
+from babytriton.passes.gpu.accesses import Access, is_inside, is_of_lanes, loads_made, with_names
 from babytriton.passes.gpu.extents import Axis, Extent, position, product
 from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
-from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import at_zero, is_equal, offset
 from babytriton.passes.statements import is_constant
 
@@ -68,52 +68,6 @@ class Block:
             value = self.combine(own, value)
         stored = tirx.BufferStore(self.buffer, value, list(self.store.indices))
         return replace(self, store=stored)
-
-
-@dataclass(frozen=True)
-class Access:
-    """Where a load or a store is.
-
-    Attributes:
-        buffer: what is accessed.
-        place: the row-major position, by the program's axes.
-        base: the position of a row's first element, if the others follow it without gaps.
-        moves: whether it goes on from element to element, within the last axis at least.
-        is_own: whether it is at the place of the element that is computed.
-    """
-
-    buffer: tirx.Var
-    place: ir.Expr
-    base: ir.Expr | None
-    moves: bool
-    is_own: bool = True
-
-    @property
-    def name(self) -> str:
-        """What registers that hold it are called, but for an ending."""
-        return str(self.buffer.name) if self.is_own else f"{self.buffer.name}_other"
-
-    def fits(self, width: int, last: Axis) -> bool:
-        """Whether so many elements from any multiple of so many on are a vector in memory.
-
-        Args:
-            width: how many.
-            last: the last axis of the program's elements.
-        """
-        variable, extent = last
-        if self.base is None and not (isinstance(extent, int) and extent % width == 0):
-            return False
-        if width == 1 or not self.moves:
-            return True
-        first = at_zero(self.place, [variable]) if self.base is None else self.base
-        found = sym.Analyzer().modular_set(first)
-        return int(found.coeff) % width == 0 and int(found.base) % width == 0
-
-    def is_same(self, other: Access) -> bool:
-        """Whether it is one place for both."""
-        return self.buffer.same_as(other.buffer) and bool(
-            tvm_ffi.structural_equal(self.place, other.place)
-        )
 
 
 @dataclass(frozen=True)
@@ -226,7 +180,7 @@ class Program:
         is_own = isinstance(load, tirx.BufferStore) or is_own_place(load, self._place)
         base = sym.Analyzer().simplify(at_zero(place, variables))
         is_of_row = not any(uses(each, var) for each in inner for var in variables)
-        found = place if not inner else _with_names(place)
+        found = place if not inner else with_names(place)
         rest = found - at_zero(found, variables)
         if is_of_row and is_equal(rest, position(variables, [n for _, n in self.elements])):
             return Access(buffer, place, base, True, is_own)
@@ -234,7 +188,9 @@ class Program:
             return Access(buffer, place, None, False, is_own)
         if self.is_apart or is_equal(found - at_zero(found, [last]), last):
             return Access(buffer, place, None, True, is_own)
-        return None
+        if isinstance(load, tirx.BufferStore):
+            return None
+        return Access(buffer, place, None, False, is_own, jumps=True)
 
     def accesses(self) -> list[tuple[int, Access]]:
         """Which block reads what along its row."""
@@ -244,6 +200,26 @@ class Program:
             for load in loads_made(block.value)
             if (found := self.access(block, load)) is not None
         ]
+
+    def loads(self, block: Block, width: int) -> list[ir.TensorLoad]:
+        """What a block loads for each vector of so many elements.
+
+        Besides what no condition keeps it from: what elements of each vector choose from, by their
+        number in it.
+        """
+        made = loads_made(block.value)
+        if not self.elements:
+            return made
+
+        def chooses_both(test: ir.Expr) -> bool:
+            return is_of_lanes(test, self.elements[-1], width)
+
+        found = loads_made(block.value, chooses_both)
+        axes, others = (
+            (*self.rows, *self.elements),
+            [x for x in found if not any(map(x.same_as, made))],
+        )
+        return [*made, *(load for load in others if is_inside(load, axes))]
 
     def is_passed_on(self, block: Block) -> bool:
         """Whether another block reads what the block computes of each element."""
@@ -404,37 +380,3 @@ def _is_neutral(combine: type, start: ir.Expr) -> bool:
     limit = tirx.min_value if combine is tirx.Max else tirx.max_value
     dtype = str(start.ty.dtype)
     return dtype.startswith(("int", "uint")) and is_constant(start, limit(dtype).value)
-
-
-def loads_made(expr: ir.Expr) -> list[ir.TensorLoad]:
-    """The loads of an expression that no condition keeps from being made."""
-    found: list[ir.TensorLoad] = []
-
-    def of_call(call: ir.Call) -> tvm_ffi.WalkResult | None:
-        if function_name(call) != "if_then_else":
-            return None
-        found.extend(loads_made(call.args[0]))
-        return tvm_ffi.WalkResult.SKIP
-
-    def of_either(test: tirx.And | tirx.Or) -> tvm_ffi.WalkResult:
-        found.extend(loads_made(test.a))
-        return tvm_ffi.WalkResult.SKIP
-
-    entries = [(ir.Call, of_call), (ir.TensorLoad, found.append)]
-    entries += [(tirx.And, of_either), (tirx.Or, of_either)]
-    tvm_ffi.structural_walk(expr, entries, order="pre")
-    return found
-
-
-def _with_names(place: ir.Expr) -> ir.Expr:
-    """A place with a name for each number in it that is read from memory."""
-    known: list[tuple[ir.TensorLoad, tirx.Var]] = []
-
-    def name(load: ir.TensorLoad) -> tirx.Var:
-        for other, var in known:
-            if tvm_ffi.structural_equal(load, other):
-                return var
-        known.append((load, tirx.Var(load.source.name, load.ty)))
-        return known[-1][1]
-
-    return tvm_ffi.structural_map(place, (ir.TensorLoad, name))

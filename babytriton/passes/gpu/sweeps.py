@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes
+from babytriton.passes.gpu.accesses import Access
 from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.online import Online, OnlineWriter
-from babytriton.passes.gpu.program import Access, Block, Program
+from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import by_lane, item_bytes
 

@@ -10,8 +10,9 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, nodes, open_kernel
+from babytriton.passes.gpu.accesses import loads_made
 from babytriton.passes.gpu.extents import Axis, Extent, parts, product, split
-from babytriton.passes.gpu.program import Program, loads_made
+from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.writer import Statements
 from babytriton.passes.gpu.writing import (
     INDEX,

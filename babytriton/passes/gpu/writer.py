@@ -9,9 +9,10 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes, uses
+from babytriton.passes.gpu.accesses import Access, Window, loads_made
 from babytriton.passes.gpu.choices import choice
 from babytriton.passes.gpu.extents import split
-from babytriton.passes.gpu.program import Access, Block, Program, loads_made
+from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writing import (
     copy_vector,
     each,
@@ -43,13 +44,27 @@ class Vector:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Registers that a load's values are in, from a place on; one for all if it does not move."""
+    """Registers that a load's values are in, from a place on; one for all if it does not move.
+
+    Or those of what lies together, among which the values are.
+    """
 
     access: Access
     values: tirx.Var
     start: ir.Expr
+    window: Window | None = None
 
-    def lane(self, number_: ir.Expr) -> ir.Expr:
+    def has(self, access: Access, window: Window | None) -> bool:
+        """Whether the values of an access are there."""
+        if self.window is None or window is None:
+            return self.window is window and access.is_same(self.access)
+        is_one = access.buffer.same_as(self.access.buffer) and self.window.count == window.count
+        return is_one and bool(tvm_ffi.structural_equal(self.window.first, window.first))
+
+    def lane(self, number_: ir.Expr, window: Window | None) -> ir.Expr:
+        """The value of an access that is there, of an element of the vector."""
+        if window is not None:
+            return tirx.BufferLoad(self.values, [self.start + window.of(number_)])
         place = self.start + number_ if self.access.moves else self.start
         return tirx.BufferLoad(self.values, [place])
 
@@ -236,10 +251,13 @@ class Writer:
             if kept is not None:
                 loaded.append(kept.of(vector))
                 continue
-            count = self.width if one.moves else 1
+            window = self._window(one)
+            if any(other.has(one, window) for other in loaded):
+                continue
+            count = self.width if one.moves else 1 if window is None else window.count
             dtype = str(one.buffer.ty.dtype)
             values = self.allocate(count, dtype, f"{one.name}_{self._ending}")
-            loaded.append(_Loaded(one, values, number(0)))
+            loaded.append(_Loaded(one, values, number(0), window))
             body += self._load(loaded[-1], vector)
 
         def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
@@ -265,15 +283,21 @@ class Writer:
         return next((own for made, own in known if tvm_ffi.structural_equal(load, made)), None)
 
     def _load(self, wanted: _Loaded, vector: Vector) -> Statements:
-        access = wanted.access
-        at = self.place(access, vector.first)
-        width = vector.width if access.moves else 1
+        access, window = wanted.access, wanted.window
+        if window is None:
+            at, width = self.place(access, vector.first), vector.width if access.moves else 1
+        else:
+            at, width = self.at(window.first, vector.first), window.count
         return copy_vector(width, (wanted.values, wanted.start), (access.buffer, at))
+
+    def _window(self, access: Access) -> Window | None:
+        """What a vector loads of an access that jumps."""
+        return access.window(self.width, self.program.elements[-1]) if access.jumps else None
 
     def _accesses(self, block: Block) -> list[Access]:
         """What the block reads from memory for a vector, each once."""
         found: list[Access] = []
-        for made in loads_made(block.value):
+        for made in self.program.loads(block, self.width):
             one = self.program.access(block, made)
             if one is None or one.buffer in self._values or not self._fits(one):
                 continue
@@ -304,8 +328,9 @@ class Writer:
             one = None if at is None else self.program.access(block, made)
             if one is None or at is None or made.source in self._values:
                 return made
-            same = (other for other in loaded if one.is_same(other.access))
-            return next((other.lane(at[1]) for other in same), made)
+            window = self._window(one) if self._fits(one) else None
+            same = (other for other in loaded if other.has(one, window))
+            return next((other.lane(at[1], window) for other in same), made)
 
         def of_load(made: ir.TensorLoad) -> ir.Expr:
             own, register = self._values.get(made.source), self._register(made)

@@ -1,0 +1,150 @@
+"""What a vector's elements read that does not lie one behind the other, in vectors as well."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from tests.conformance import gpu
+from tests.emulator import emulator
+from tests.unit.test_gpu_programs import check, compiled, rules
+
+pytestmark = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+
+def rotary(x, cos, sin):
+    a, b = x[..., ::2], x[..., 1::2]
+    return (torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2),)
+
+
+def gated(x):
+    return (F.silu(x[..., ::2]) * x[..., 1::2],)
+
+
+def of_groups(x, scale):
+    return x / scale.repeat_interleave(32, -1), (x.unflatten(-1, (-1, 32)) * scale[..., None])
+
+
+def enlarged(x):
+    return (F.interpolate(x[None], scale_factor=2.0)[0] + 1,)
+
+
+def far_apart(x):
+    return x[..., ::3] * 2, x[..., ::4] + 1, x[..., 2::2] - x[..., 1:-1:2]
+
+
+def norm_of_pairs(x):
+    y = x[..., ::2] * x[..., 1::2]
+    return y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-5), y.softmax(-1)
+
+
+def loads(code: str, name: str) -> list[str]:
+    """How a tensor is read, as the types of what is loaded at once."""
+    code = re.sub("//.*", "", code)
+    vectors = re.findall(rf"\*\((\w+)\*\)\({name} ", code)
+    return vectors + ["one"] * len(re.findall(rf"\b{name}\[", code))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("length", [256, 100, 66, 30])
+def test_values(length: int, dtype: torch.dtype) -> None:
+    half = length // 2
+    within = {torch.float32: 1e-5, torch.float16: 4e-3, torch.float64: 1e-12}[dtype]
+    x, cos, sin = torch.randn(9, length), torch.randn(9, half), torch.randn(9, half)
+    check(rotary, x.to(dtype), cos.to(dtype), sin.to(dtype), within=within)
+    for fn in (gated, far_apart):
+        check(fn, x.to(dtype), within=within)
+    check(enlarged, torch.randn(3, 8, length).to(dtype), within=within)
+    if dtype != torch.float16:
+        check(norm_of_pairs, x.to(dtype), within=max(within, 1e-12))
+
+
+@pytest.mark.parametrize("length", [256, 96])
+def test_values_of_groups(length: int) -> None:
+    check(of_groups, torch.randn(7, length), torch.rand(7, length // 32) + 0.5)
+
+
+def test_each_vector_is_loaded_at_once() -> None:
+    x, half = (torch.empty(4096, n, device="meta") for n in (1024, 512))
+    code = compiled(rotary, x, half, half).source("cuda")
+    assert loads(code, "x") == ["float4"]
+    assert loads(code, "cos_ptr") == loads(code, "sin_ptr") == ["float2"]
+    assert loads(compiled(gated, x).source("cuda"), "x") == ["float4"]
+    image = torch.empty(16, 64, 64, device="meta")
+    assert loads(compiled(enlarged, image).source("cuda"), "x") == ["float2"]
+
+
+def test_what_all_elements_of_a_vector_read_is_loaded_once() -> None:
+    x, scale = (torch.empty(4096, n, device="meta") for n in (1024, 32))
+    code = compiled(of_groups, x, scale).source("cuda")
+    within_lanes = [line for line in code.splitlines() if "scale[" in line and "lane" in line]
+    assert not within_lanes
+
+
+def test_what_lies_far_apart_is_read_one_by_one() -> None:
+    x = torch.empty(64, 900, device="meta")
+    assert loads(compiled(lambda x: x[..., ::3] * 2, x).source("cuda"), "x") == ["one"]
+
+
+def test_elements_between_are_kept_as_they_are() -> None:
+    def add_to_even(x):
+        x[..., ::2] += 1.0
+        return x[..., 1::2] * 2
+
+    x = torch.randn(8, 64)
+    ours, theirs = x.clone(), x.clone()
+    program = bt.jit(target=gpu.TARGET)(add_to_even).lower(ours).compile()
+    found = gpu.call(program, (ours,))
+    torch.testing.assert_close(found, add_to_even(theirs))
+    torch.testing.assert_close(ours, theirs)
+
+
+def response_norm(x, w, b):
+    """Of ConvNeXt V2 (S. Woo et al., 2023): a small reduction between two large works."""
+    size = x.norm(dim=(1, 2), keepdim=True)
+    share = size / (size.mean(-1, keepdim=True) + 1e-6)
+    return (w * (x * share) + b + x,)
+
+
+def test_small_reductions_are_none_of_the_large_kernels() -> None:
+    x, w, b = torch.randn(3, 6, 5, 48), torch.rand(48), torch.randn(48)
+    assert "Fallback" not in rules(response_norm, x, w, b)
+    check(response_norm, x, w, b)
+
+
+def halves_of_a_gate(x):
+    a, b = x.chunk(2, -1)
+    return F.silu(a) * b
+
+
+def test_gradient_of_a_gate_is_one_kernel() -> None:
+    x = torch.empty(512, 256, device="meta", requires_grad=True)
+    program = bt.jit(target=gpu.TARGET)(halves_of_a_gate).lower(x).compile()
+    assert len(program.backward.launches) == 1
+
+
+def chosen_probabilities(x, t):
+    return torch.log_softmax(x, -1).gather(-1, t[..., None]).squeeze(-1)
+
+
+def test_gradient_of_what_is_chosen_is_one_kernel() -> None:
+    x = torch.empty(64, 1000, device="meta", requires_grad=True)
+    t = torch.empty(64, dtype=torch.int64, device="meta")
+    program = bt.jit(target=gpu.TARGET)(chosen_probabilities).lower(x, t).compile()
+    assert len(program.backward.launches) == 1
+
+
+def test_many_writes_to_few_slices_are_torchs() -> None:
+    def rows(x, i):
+        return x[i] * 2
+
+    x = torch.empty(512, 64, device="meta", requires_grad=True)
+    i = torch.empty(400, dtype=torch.int64, device="meta")
+    program = bt.jit(target=gpu.TARGET)(rows).lower(x, i).compile()
+    assert "index_add" in "".join(str(fallback) for fallback in program.backward.fallbacks)
