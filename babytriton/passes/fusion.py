@@ -24,6 +24,7 @@ from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
 _LONGEST = 60  # letters of a kernel's name
+_TRIES = 4  # of groups that no schedule takes as they are
 _MOST_BLOCKS = 64  # of a kernel: schedules take longer for each there is
 
 
@@ -76,12 +77,16 @@ def _fused(mod: IRModule, name: str, number: int, kind: Kind) -> IRModule:
     var = mod.get_global_var(name)
     units = _units(mod, block)
     groups = _groups(units, kind)
-    while groups:
+    for left in reversed(range(_TRIES)):
+        if not groups:
+            break
         found, kernels = _with_groups(mod, var, number, units, groups)
         refused = [n for n, kernel in enumerate(kernels) if not kind.accepts(found[kernel])]
         if not refused:
             return found
-        groups = [group for n, group in enumerate(groups) if n not in refused]
+        # What runs last may be what is too much: nothing else of the group needs it.
+        rest = [group[:-1] if n in refused else group for n, group in enumerate(groups)]
+        groups = [g for n, g in enumerate(rest) if len(g) > 1 and (left > 1 or n not in refused)]
     return mod
 
 

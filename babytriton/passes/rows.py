@@ -247,8 +247,14 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
         return False
     points = sorted(map(str, [*columns, *_reduced(first)]))
     done: set[tirx.Var] = set()
+    written: set[tirx.Var] = set()
     for block in blocks:
         read = {load.source for load in nodes(block.body, ir.TensorLoad)}
+        is_given = not read & written and stores_points(block)
+        is_broadcast = len(spatial(block)) < len(points)
+        if is_given and is_broadcast and not same_extents(spatial(block), columns):
+            continue  # Such as the weights of channels, as the channels have them.
+        written.update(region.source for region in block.writes)
         if is_reduction(block):
             fits = same_extents(spatial(block), columns)
             fits = fits and same_extents(_reduced(block), _reduced(first))

@@ -117,6 +117,26 @@ def along_channels(x):
     return x.softmax(1), torch.log_softmax(x, 1), F.normalize(x, dim=1), y, x.logsumexp(1)
 
 
+def norm_of_channels(x, w):
+    """As ConvNeXt has it, with weights of the channels."""
+    u = x.mean(1, keepdim=True)
+    s = (x - u).pow(2).mean(1, keepdim=True)
+    return (w[:, None] * ((x - u) / torch.sqrt(s + 1e-6)) + w.exp()[:, None],)
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("gpu", marks=needs_gpu)])
+@pytest.mark.parametrize("channels", [24, 100])
+def test_norm_of_channels_is_one_kernel_with_their_weights(target: str, channels: int) -> None:
+    x, w = torch.randn(4, channels, 1000), torch.rand(channels)
+    program = bt.jit(target)(norm_of_channels).lower(x, w).compile()
+    assert len(program.kernels) == 1
+    if target == "gpu":
+        check(norm_of_channels, x, w, within=2e-5)
+        return
+    (found,), (exact,) = bt.jit()(norm_of_channels)(x, w), norm_of_channels(x.double(), w.double())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
 def loss_of_pixels(x, t):
     return (F.cross_entropy(x, t, reduction="none"),)
 
