@@ -280,7 +280,12 @@ def _from_memory(
                     )
                     found = sch.mod["main"].with_attrs(dict(func.attrs))
                     given = found.params[place]
-                    return with_types(found, {given: of_shape(given.ty, list(memory.shape))})
+                    # There may be more of it than is read; a variable is the program's, though.
+                    sizes = [
+                        size if isinstance(size, tirx.IntImm) else buffer.shape[axis]
+                        for size, axis in zip(memory.shape, order)
+                    ]
+                    return with_types(found, {given: of_shape(given.ty, sizes)})
     except s_tir.ScheduleError:
         pass
     return None

@@ -7,7 +7,7 @@ fuses with what computes it, and leaves a number for each row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -82,7 +82,8 @@ def _kernel(mod: IRModule, binding: relax.Binding) -> tirx.PrimFunc | None:
     if call.op != CALL_TIR or len(call.args) > 2:
         return None
     kernel = mod[call.args[0]]
-    return None if is_scheduled(kernel) else kernel
+    is_of_tensors = all(isinstance(param.ty, tirx.BufferType) for param in kernel.params)
+    return kernel if is_of_tensors and not is_scheduled(kernel) else None
 
 
 def _made(binding: relax.Binding, kernel: tirx.PrimFunc | None, made_by: _Made) -> _Made:
@@ -235,7 +236,7 @@ def _stores(block: s_tir.SBlock, buffer: tirx.Var) -> bool:
 def _before_and_after(
     blocks: Sequence[s_tir.SBlock], sums: Sequence[s_tir.SBlock]
 ) -> tuple[list[s_tir.SBlock] | None, list[s_tir.SBlock]]:
-    """What sums need, and all else; None for the first where both are needed by each other."""
+    """What sums need, and all else; None for the first where one needs the other, or a sum."""
     needed = list(sums)
     for block in reversed(blocks):
         read = {load.source for other in needed for load in nodes(other.body, ir.TensorLoad)}
@@ -245,7 +246,10 @@ def _before_and_after(
     after = [block for block in blocks if block not in needed]
     read = {load.source for block in after for load in nodes(block.body, ir.TensorLoad)}
     made = {block.body.buffer for block in before if stores_points(block)}
-    is_fit = all(map(stores_points, (*before, *after))) and not made & read
+    totals = {block.body.buffer for block in sums}
+    values = [block.body.value.b for block in sums]
+    early = {x.source for x in nodes([*(block.body for block in before), *values], ir.TensorLoad)}
+    is_fit = all(map(stores_points, (*before, *after))) and not made & read and not early & totals
     return (before if is_fit else None), after
 
 
@@ -256,7 +260,7 @@ def _parts(
     source: tirx.Var,
     shared: list[int],
 ) -> _Divided | None:
-    """The statements of two kernels; None where the second needs a size that it is not told."""
+    """The statements of two kernels; None where one needs a size that it is not told."""
     before, sums, after = blocks
     var = dict(zip(kernel.params, binding.value.args[1].fields))[source]
     sized = [n for n in var.ty.shape if not is_number(n, 1)]
@@ -268,11 +272,10 @@ def _parts(
         partial.append(buffer)
         rows.append(_of_rows(block, kept, buffer))
         totals.append(_of_sums(block, kept, buffer))
-    told = {size for buffer in partial for size in buffer.shape}
-    bound = {it.var for block in (*totals, *after) for it in block.iter_vars}
-    buffers = {x.source for b in (*totals, *after) for x in (*b.reads, *b.writes)}
-    used = {v for block in after for v in nodes(block.body, ir.Var)}
-    if not used <= {*told, *bound, *buffers}:
+    read = {x.source for block in (*before, *rows) for x in block.reads}
+    if not _is_told([*before, *rows], {n for x in kernel.params if x in read for n in x.shape}):
+        return None
+    if not _is_told([*totals, *after], {size for buffer in partial for size in buffer.shape}):
         return None
     return _Divided(
         binding,
@@ -282,6 +285,14 @@ def _parts(
         partial,
         [sized[n] for n in shared],
     )
+
+
+def _is_told(blocks: Sequence[s_tir.SBlock], sizes: Collection[ir.Expr]) -> bool:
+    """Whether blocks use no variable but their own, and some sizes."""
+    bound = {it.var for block in blocks for it in block.iter_vars}
+    buffers = {x.source for block in blocks for x in (*block.reads, *block.writes)}
+    used = {v for block in blocks for v in nodes(block.body, ir.Var)}
+    return used <= {*sizes, *bound, *buffers}
 
 
 def _of_rows(block: s_tir.SBlock, kept: Sequence[tirx.IterVar], buffer: tirx.Var) -> s_tir.SBlock:
@@ -300,7 +311,11 @@ def _of_rows(block: s_tir.SBlock, kept: Sequence[tirx.IterVar], buffer: tirx.Var
 def _of_sums(block: s_tir.SBlock, kept: Sequence[tirx.IterVar], buffer: tirx.Var) -> s_tir.SBlock:
     """The reduction of the rows' results."""
     point = [tirx.Var(it.var.name, it.var.ty.dtype) for it in kept]
-    axes = [tirx.IterVar(it.dom, var, it.iter_type) for it, var in zip(kept, point)]
+    units = [it for it in block.iter_vars if it.iter_type == tirx.IterVar.DataPar]
+    axes = [
+        *(tirx.IterVar(it.dom, it.var, it.iter_type) for it in units),
+        *(tirx.IterVar(it.dom, var, it.iter_type) for it, var in zip(kept, point)),
+    ]
     store = block.body
     value = tirx.BufferLoad(buffer, point)
     return _reducing(block, axes, store.buffer, list(store.indices), value)

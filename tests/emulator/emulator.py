@@ -267,17 +267,27 @@ def translate(source: str) -> str:
     end = 0
     for kernel in KERNEL.finditer(source):
         bound, name = kernel.groups()
-        line = source.count("\n", 0, end) + 1
+        line, after = source.count("\n", 0, end) + 1, _end_of_body(source, kernel.end())
         # Each kernel's shared memory, and that of the functions before it, in a section of its own:
         # the size of one is the limit's.
         pieces += [
             f'\n#undef EMULATOR_SHARED_SECTION\n#define EMULATOR_SHARED_SECTION "shared_{name}"\n',
             f"#line {line}\n",
-            source[end : kernel.start()],
+            source[end:after],
         ]
         exports.append(f"EMULATOR_EXPORT({name}, {bound or 0})\n")
-        end = kernel.start()
+        end = after
     return "".join([*pieces, source[end:], "\n", *exports])
+
+
+def _end_of_body(source: str, start: int) -> int:
+    """Where the braces end that have been opened right before a place."""
+    depth = 1
+    for brace in re.compile("[{}]").finditer(source, start):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return brace.end()
+    return len(source)
 
 
 def _as_call(instruction: re.Match[str]) -> str:

@@ -352,6 +352,28 @@ def test_bad_access(body: str, message: str) -> None:
         kernel("int* x", body)(torch.zeros(10, dtype=torch.int32), block=(1, 1, 1))
 
 
+SHARING = """
+extern "C" __global__ void first(float* x) {
+  __shared__ float s[%d];
+  if (threadIdx.x == 0) { s[0] = x[0]; }
+}
+extern "C" __global__ void second(float* x) {
+  __shared__ float s[%d];
+  s[threadIdx.x] = x[0];
+}
+"""
+
+
+def test_each_kernel_has_shared_memory_of_its_own() -> None:
+    for name in ("first", "second"):
+        Kernel(SHARING % (8000, 9000), name)
+    for sizes, name in (((13000, 10), "first"), ((10, 13000), "second")):
+        other = {"first": "second", "second": "first"}[name]
+        Kernel(SHARING % sizes, other)
+        with pytest.raises(EmulatorError, match="declares 52000 bytes of static shared memory"):
+            Kernel(SHARING % sizes, name)
+
+
 def test_write_past_dynamic_shared_memory() -> None:
     overrun = kernel("float* x", "extern __shared__ float s[]; s[threadIdx.x + 1] = x[0];")
     with pytest.raises(EmulatorError, match="illegal memory access"):

@@ -174,6 +174,29 @@ def test_short_columns_of_halves_and_of_any_batch() -> None:
     check(along_channels, x.bfloat16(), within=4e-2)
 
 
+def moments(x):
+    y = x - x.mean(1, keepdim=True)
+    return y, *((y + 0.1 * n).abs().sum(1) for n in range(14))
+
+
+@needs_gpu
+@pytest.mark.parametrize("channels", [512, 1024])
+def test_more_reductions_than_a_block_shares(channels: int) -> None:
+    check(moments, torch.randn(2, channels, 33).double(), within=1e-12)
+
+
+@needs_gpu
+def test_columns_of_transposed_arguments_of_any_size() -> None:
+    def sums(x):
+        return x.sum(), x.sum(1, keepdim=True), x.amax(0)
+
+    x = torch.randn(30, 33).T
+    program = bt.jit("gpu", dynamic=True)(sums).lower(x).compile()
+    for shape in ((30, 33), (7, 100)):
+        check(sums, torch.randn(shape).T, program=program)
+    check(sums, torch.randn(200, 33)[:40].T)
+
+
 @needs_gpu
 def test_loss_of_each_pixel_is_one_kernel() -> None:
     x, t = torch.randn(2, 21, 9, 10), torch.randint(0, 21, (2, 9, 10))

@@ -120,6 +120,42 @@ def test_gradients(fn) -> None:
     torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-6)
 
 
+def sum_by_sum(x, y):
+    s = x.softmax(-1)
+    return (s * s.sum()).sum(), (s - s.mean()).abs().sum(), (s * y.sum()).sum()
+
+
+def other_reductions(x, y):
+    s = x.softmax(-1)
+    return s.std(), (s * y).argmax(), torch.logsumexp(s, (0, 1))
+
+
+def with_its_dimensions(x, y):
+    return x.softmax(0).sum((0, 1), keepdim=True), (x.logsumexp(0, keepdim=True) * y).sum()
+
+
+def with_sizes(x, y):
+    s = x.softmax(-1)
+    return (s * y.shape[0]).sum(), (s - y.shape[0] / (x.shape[-1] + 1)).abs().sum()
+
+
+ODD = [sum_by_sum, other_reductions, with_its_dimensions, with_sizes]
+
+
+@pytest.mark.parametrize("fn", ODD)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("target", ["cpu", pytest.param("gpu", marks=needs_gpu)])
+def test_sums_that_need_more_than_rows(fn, dynamic: bool, target: str) -> None:
+    for shape in ((4, 5), (40, 64)):
+        x, y = torch.randn(shape), torch.rand(shape)
+        jitted = bt.jit(target, dynamic=dynamic)(fn)
+        if target == "gpu":
+            check(fn, x, y, within=2e-5, program=jitted.lower(x, y).compile())
+            continue
+        for ours, exact in zip(jitted(x, y), fn(x.double(), y.double())):
+            torch.testing.assert_close(ours.to(exact.dtype), exact, rtol=2e-5, atol=1e-6)
+
+
 @needs_gpu
 def test_halves() -> None:
     x, y = torch.randn(64, 200).half(), torch.rand(64, 200).half()

@@ -11,11 +11,14 @@ from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.rowwise import WORDS, Layout, RowWriter
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import most_threads, thread_count
-from babytriton.passes.gpu.writing import WARP, written_out
+from babytriton.passes.gpu.writing import WARP, item_bytes, written_out
 from babytriton.passes.rows import rows_first, shared_columns
 
 # Words of registers for a column that a thread has for itself, and for its part of one.
 WHOLE, PART = WORDS, 32
+
+# Bytes that a thread block may share.
+SHARED = 48 * 1024
 
 # Columns of a thread block whose threads share them, at least; and its threads.
 LINE, BLOCK = WARP, 256
@@ -58,6 +61,8 @@ def _layout(program: Program, target: Target) -> Layout | None:
     while words * -(-length // threads) > PART:
         threads *= 2
     lines = max(LINE, BLOCK // threads)
-    if lines * threads > most_threads(target):
+    reductions = [block for block in program.blocks if block.combine is not None]
+    shared = lines * threads * sum(item_bytes(block.dtype) for block in reductions)
+    if lines * threads > most_threads(target) or shared > SHARED:
         return None
     return Layout(threads, lines, 1, -(-length // threads), True)
