@@ -134,7 +134,7 @@ def _without_zero(whole: tirx.Add | tirx.Mul) -> ir.Expr:
 
 
 def _without_opaque(call: ir.Call) -> ir.Expr:
-    """What stood behind a bitwise operation, which hides nothing any more."""
+    """What :func:`_opaque` has put behind a bitwise operation, which hides nothing any more."""
     if function_name(call) != "bitwise_or" or not is_number(call.args[1], 0):
         return call
     return call.args[0]

@@ -7,7 +7,7 @@ fuses with what computes it, and leaves a number for each row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -31,7 +31,7 @@ from babytriton.passes.statements import is_constant, is_number
 _Made = dict[relax.Var, tuple[tirx.PrimFunc, list[tirx.Var]]]
 """The kernel that computes what a variable is, and its results that are this."""
 
-_NEUTRAL = {tirx.Add: 0, tirx.Mul: 1, tirx.Max: None, tirx.Min: None}
+_BEGINNINGS = {tirx.Add: 0, tirx.Mul: 1, tirx.Max: None, tirx.Min: None}
 """Operators that reduce, and what each must begin with, if anything, for it to do so twice."""
 
 
@@ -159,36 +159,74 @@ class _Divided:
 
 def _divided(binding: relax.Binding, kernel: tirx.PrimFunc, made_by: _Made) -> _Divided | None:
     """How a kernel is two; None of one that does not reduce all of what rows compute."""
-    blocks = plain_blocks(kernel)
-    sums = [block for block in blocks if is_reduction(block)]
-    if not sums or not all(_is_of_everything(block, sums[0]) for block in sums):
+    blocks = _Blocks.of(plain_blocks(kernel))
+    if blocks is None or any(block.body.buffer in kernel.params for block in blocks.before):
         return None
     given = dict(zip(kernel.params, binding.value.args[1].fields))
-    before, after = _before_and_after(blocks, sums)
-    if before is None or any(block.body.buffer in kernel.params for block in before):
-        return None
+    first, *_ = blocks.sums
     found = (
-        (load.source, shared)
-        for block in (sums[0], *before)
+        (var, shared)
+        for block in (first, *blocks.before)
         for load in nodes(block.body.value, ir.TensorLoad)
         if isinstance(var := given.get(load.source), relax.Var)
         and var in made_by
-        and _is_at_every_point(load, block, sums[0])
+        and _is_at_every_point(load, block, first)
         and (shared := _shared_axes(*made_by[var]))
     )
-    source, shared = next(found, (None, []))
-    if source is None:
-        return None
-    return _parts(binding, kernel, (before, sums, after), source, shared)
+    rows, shared = next(found, (None, []))
+    return None if rows is None else _parts(binding, kernel, blocks, rows, shared)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of a kernel that reduces everything.
+
+    Attributes:
+        before: what the sums need.
+        sums: the reductions, which need nothing of each other.
+        after: all else, which needs nothing of what is before.
+    """
+
+    before: list[s_tir.SBlock]
+    sums: list[s_tir.SBlock]
+    after: list[s_tir.SBlock]
+
+    @classmethod
+    def of(cls, blocks: Sequence[s_tir.SBlock]) -> _Blocks | None:
+        """Of a kernel's blocks; None of one that is something else."""
+        sums = [block for block in blocks if is_reduction(block)]
+        if not sums or not all(_is_of_everything(block, sums[0]) for block in sums):
+            return None
+        needed = list(sums)
+        for block in reversed(blocks):
+            if block not in needed and _written([block]) & _read(needed):
+                needed.append(block)
+        before = [block for block in blocks if block in needed and block not in sums]
+        after = [block for block in blocks if block not in needed]
+        if not all(map(stores_points, (*before, *after))) or _written(before) & _read(after):
+            return None
+        own = {block.body.buffer for block in sums}
+        values = [load.source for x in sums for load in nodes(x.body.value.b, ir.TensorLoad)]
+        if own & {*_read(before), *values}:
+            return None
+        return cls(before, sums, after)
+
+
+def _read(blocks: Sequence[s_tir.SBlock]) -> set[tirx.Var]:
+    return {load.source for block in blocks for load in nodes(block.body, ir.TensorLoad)}
+
+
+def _written(blocks: Sequence[s_tir.SBlock]) -> set[tirx.Var]:
+    return {region.source for block in blocks for region in block.writes}
 
 
 def _is_of_everything(block: s_tir.SBlock, first: s_tir.SBlock) -> bool:
     """Whether a block reduces several axes, as the first does, to a single number."""
     store = block.body
-    if not isinstance(store, tirx.BufferStore) or type(store.value) not in _NEUTRAL:
+    if not isinstance(store, tirx.BufferStore) or type(store.value) not in _BEGINNINGS:
         return False
-    neutral = _NEUTRAL[type(store.value)]
-    if neutral is not None and not is_constant(block.init.value, neutral):
+    beginning = _BEGINNINGS[type(store.value)]
+    if beginning is not None and not is_constant(block.init.value, beginning):
         return False
     is_own = isinstance(store.value.a, ir.TensorLoad) and store.value.a.source == store.buffer
     return is_own and not spatial(block) and len(_axes(block)) > 1 and _goes_along(block, first)
@@ -233,62 +271,48 @@ def _stores(block: s_tir.SBlock, buffer: tirx.Var) -> bool:
     return stores_points(block) and block.body.buffer.same_as(buffer)
 
 
-def _before_and_after(
-    blocks: Sequence[s_tir.SBlock], sums: Sequence[s_tir.SBlock]
-) -> tuple[list[s_tir.SBlock] | None, list[s_tir.SBlock]]:
-    """What sums need, and all else; None for the first where one needs the other, or a sum."""
-    needed = list(sums)
-    for block in reversed(blocks):
-        read = {load.source for other in needed for load in nodes(other.body, ir.TensorLoad)}
-        if block not in needed and any(x.source in read for x in block.writes):
-            needed.append(block)
-    before = [block for block in blocks if block in needed and block not in sums]
-    after = [block for block in blocks if block not in needed]
-    read = {load.source for block in after for load in nodes(block.body, ir.TensorLoad)}
-    made = {block.body.buffer for block in before if stores_points(block)}
-    totals = {block.body.buffer for block in sums}
-    values = [block.body.value.b for block in sums]
-    early = {x.source for x in nodes([*(block.body for block in before), *values], ir.TensorLoad)}
-    is_fit = all(map(stores_points, (*before, *after))) and not made & read and not early & totals
-    return (before if is_fit else None), after
-
-
 def _parts(
     binding: relax.Binding,
     kernel: tirx.PrimFunc,
-    blocks: tuple[list[s_tir.SBlock], list[s_tir.SBlock], list[s_tir.SBlock]],
-    source: tirx.Var,
+    blocks: _Blocks,
+    computed: relax.Var,
     shared: list[int],
 ) -> _Divided | None:
-    """The statements of two kernels; None where one needs a size that it is not told."""
-    before, sums, after = blocks
-    var = dict(zip(kernel.params, binding.value.args[1].fields))[source]
-    sized = [n for n in var.ty.shape if not is_number(n, 1)]
+    """The statements of two kernels; None where one needs a size that it is not told.
+
+    Args:
+        binding: the kernel's call.
+        kernel: as it is.
+        blocks: of the kernel.
+        computed: what rows have computed.
+        shared: the axes of this that are the rows.
+    """
+    sized = [n for n in computed.ty.shape if not is_number(n, 1)]
     rows, totals, partial = [], [], []
-    for block in sums:
+    for block in blocks.sums:
         kept = [_axes(block)[n] for n in shared]
         shape = of_shape(block.body.buffer.ty, [it.dom.extent for it in kept])
         buffer = ir.Var(f"{block.body.buffer.name}_of_rows", shape)
         partial.append(buffer)
         rows.append(_of_rows(block, kept, buffer))
         totals.append(_of_sums(block, kept, buffer))
-    read = {x.source for block in (*before, *rows) for x in block.reads}
-    if not _is_told([*before, *rows], {n for x in kernel.params if x in read for n in x.shape}):
-        return None
-    if not _is_told([*totals, *after], {size for buffer in partial for size in buffer.shape}):
+    first, last = [*blocks.before, *rows], [*totals, *blocks.after]
+    given = [param for param in kernel.params if param in _read(first)]
+    if not _is_told(first, given) or not _is_told(last, partial):
         return None
     return _Divided(
         binding,
         kernel,
-        [in_loops(block) for block in (*before, *rows)],
-        [in_loops(block) for block in (*totals, *after)],
+        [in_loops(block) for block in first],
+        [in_loops(block) for block in last],
         partial,
         [sized[n] for n in shared],
     )
 
 
-def _is_told(blocks: Sequence[s_tir.SBlock], sizes: Collection[ir.Expr]) -> bool:
-    """Whether blocks use no variable but their own, and some sizes."""
+def _is_told(blocks: Sequence[s_tir.SBlock], given: Sequence[tirx.Var]) -> bool:
+    """Whether blocks use no variables but their own, and sizes of what they are given."""
+    sizes = {size for buffer in given for size in buffer.shape}
     bound = {it.var for block in blocks for it in block.iter_vars}
     buffers = {x.source for block in blocks for x in (*block.reads, *block.writes)}
     used = {v for block in blocks for v in nodes(block.body, ir.Var)}

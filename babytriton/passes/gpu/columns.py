@@ -100,7 +100,7 @@ class Columns(ScheduleRule):
 def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[list[SBlockInfo]]:
     """The blocks, those together that go along the same columns, each as early as it can.
 
-    What a group needs is done by the groups before it.
+    What a group needs is done by the groups before it; each block writes a buffer of its own.
     """
     groups: list[list[SBlockInfo]] = []
     made: dict[tirx.Var, int] = {}  # the group that writes a buffer

@@ -21,7 +21,7 @@ WHOLE, PART = WORDS, 32
 SHARED = 48 * 1024
 
 # Columns of a thread block whose threads share them, at least; and its threads.
-LINE, BLOCK = WARP, 256
+COLUMNS, BLOCK = WARP, 256
 
 
 class ShortColumns(ScheduleRule):
@@ -60,9 +60,9 @@ def _layout(program: Program, target: Target) -> Layout | None:
     threads = 2
     while words * -(-length // threads) > PART:
         threads *= 2
-    lines = max(LINE, BLOCK // threads)
+    columns = max(COLUMNS, BLOCK // threads)
     reductions = [block for block in program.blocks if block.combine is not None]
-    shared = lines * threads * sum(item_bytes(block.dtype) for block in reductions)
-    if lines * threads > most_threads(target) or shared > SHARED:
+    shared = columns * threads * sum(item_bytes(block.dtype) for block in reductions)
+    if columns * threads > most_threads(target) or shared > SHARED:
         return None
-    return Layout(threads, lines, 1, -(-length // threads), True)
+    return Layout(threads, columns, 1, -(-length // threads), True)
