@@ -101,12 +101,9 @@ def in_short(mod: IRModule) -> IRModule:
 
 def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
     analyzer = sym.Analyzer()
-    for loop in nodes(func.body, tirx.For):
-        analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent), True)
-    for axis in nodes(func.body, tirx.AttrStmt):
-        if axis.attr_key == "thread_extent":
-            zero = tirx.const(0, axis.node.var.ty.dtype)
-            analyzer.bind(axis.node.var, ir.Range.from_min_extent(zero, axis.value), True)
+    for var, extents in _ranges(func).items():
+        if all(tvm_ffi.structural_equal(extents[0], other) for other in extents):
+            analyzer.bind(var, extents[0])
 
     def shorter(division: ir.Expr) -> ir.Expr:
         found = analyzer.simplify(division)
@@ -121,6 +118,20 @@ def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
         ],
     )
     return func.with_body(body)
+
+
+def _ranges(func: tirx.PrimFunc) -> dict[tirx.Var, list[ir.Range]]:
+    """How far loops and threads go, by their variables."""
+    found: dict[tirx.Var, list[ir.Range]] = {}
+    for loop in nodes(func.body, tirx.For):
+        own = ir.Range.from_min_extent(loop.min, loop.extent)
+        found.setdefault(loop.loop_var, []).append(own)
+    for axis in nodes(func.body, tirx.AttrStmt):
+        if axis.attr_key == "thread_extent":
+            zero = tirx.const(0, axis.node.var.ty.dtype)
+            own = ir.Range.from_min_extent(zero, axis.value)
+            found.setdefault(axis.node.var, []).append(own)
+    return found
 
 
 def _without_zero(whole: tirx.Add | tirx.Mul) -> ir.Expr:
