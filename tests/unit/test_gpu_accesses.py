@@ -148,3 +148,15 @@ def test_many_writes_to_few_slices_are_torchs() -> None:
     i = torch.empty(400, dtype=torch.int64, device="meta")
     program = bt.jit(target=gpu.TARGET)(rows).lower(x, i).compile()
     assert "index_add" in "".join(str(fallback) for fallback in program.backward.fallbacks)
+
+
+def backwards(x):
+    y = x[..., ::2].flip(-1)
+    return y - y.mean(-1, keepdim=True), y.softmax(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_numbers_are_there_before_elements_choose_from_them(dtype: torch.dtype) -> None:
+    check(
+        backwards, torch.randn(5, 256).to(dtype), within=1e-5 if dtype == torch.float32 else 1e-12
+    )

@@ -21,6 +21,7 @@ from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
+    LANE,
     WARP,
     Place,
     as_expr,
@@ -212,7 +213,7 @@ class ColumnWriter:
                 is_row = below(row, rows, at_once)
                 return [*before, *guarded(both(is_there, is_row), take_in(row, vector))]
 
-            body += each("lane", width, clear)
+            body += each(LANE, width, clear)
             body += each("turn", turns, step, tirx.ForKind.SERIAL)
             put, take = self._across_warps(writer, totals, lane, warp)
             done = [*take, *guarded(is_there, finish(writer, totals, piece, vector))]
@@ -250,7 +251,7 @@ class ColumnWriter:
             for one, buffer in zip(own, self._partial):
                 at = self._of_pieces(buffer, piece, vector)
                 done += copy_vector(self._width, (one, number(0)), at)
-            return [*done, *each("lane", self._width, partial(_add_each, totals, own))]
+            return [*done, *each(LANE, self._width, partial(_add_each, totals, own))]
 
         return take_in
 
@@ -282,9 +283,9 @@ class ColumnWriter:
             def one(n: ir.Expr) -> Statements:
                 return _add_each(totals, warps, n, at(other + 1, n))
 
-            return each("lane", self._width, one)
+            return each(LANE, self._width, one)
 
-        return each("lane", self._width, put), each("warp", SIDE_BY_SIDE - 1, take)
+        return each(LANE, self._width, put), each("warp", SIDE_BY_SIDE - 1, take)
 
     def _left(
         self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector

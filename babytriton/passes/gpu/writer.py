@@ -14,6 +14,7 @@ from babytriton.passes.gpu.choices import choice
 from babytriton.passes.gpu.extents import split
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writing import (
+    LANE,
     copy_vector,
     each,
     guarded,
@@ -263,7 +264,7 @@ class Writer:
         def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
             return use(lane, self._replaced(block, block.value, (vector, lane), loaded))
 
-        return body + each("lane", vector.width, of_lane)
+        return body + each(LANE, vector.width, of_lane)
 
     def _asked(self, test: ir.Expr, vector: Vector) -> Statements:
         """What loads the numbers that a choice is made by."""

@@ -96,10 +96,15 @@ def each(
     return [tirx.For(variable, tirx.const(0, INDEX), as_index(extent), kind, whole)]
 
 
+LANE = "lane"
+"""The variable of a loop that computes with each element of a vector."""
+
+
 def by_lane(stmts: Sequence[tirx.Stmt], width: int) -> list[tirx.Stmt]:
     """Statements, with one loop for those over a vector's elements that follow each other.
 
     No element needs what another has become; and what is computed for several has a name then.
+    Loops that move numbers are none of these: an element may need what any step of them moves.
     """
     done: list[tirx.Stmt] = []
     for stmt in stmts:
@@ -113,7 +118,7 @@ def by_lane(stmts: Sequence[tirx.Stmt], width: int) -> list[tirx.Stmt]:
 
 def _is_over(stmt: tirx.Stmt, width: int) -> bool:
     is_loop = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED
-    return is_loop and is_number(stmt.extent, width)
+    return is_loop and stmt.loop_var.name == LANE and is_number(stmt.extent, width)
 
 
 BOOLS = "of_bools"
