@@ -11,7 +11,6 @@ from typing import Any
 import astunparse
 import torch
 from tvm.ir import IRModule
-from tvm.tirx import PrimFunc
 
 from babytriton import building, errors, halves, memory_formats
 from babytriton.diagnostics import CompileError
@@ -26,6 +25,7 @@ from babytriton.ops import autocast
 from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
+from babytriton.passes.bindings import in_order_of_calls
 from babytriton.passes.result_formats import Results
 from babytriton.plan import KernelLaunch
 from babytriton.recording import Differentiated
@@ -49,12 +49,11 @@ class Kernel(str):
 
 
 def kernels_of(mod: IRModule) -> tuple[Kernel, ...]:
-    """The TensorIR functions of a program."""
+    """The TensorIR functions of a program, in the order in which it calls them."""
     found = []
-    for var, func in mod.functions_items():
-        if isinstance(func, PrimFunc):
-            found.append(kernel := Kernel(var.name_hint))
-            kernel.lines = lines.of_kernel(func)
+    for name, func in in_order_of_calls(mod).items():
+        found.append(kernel := Kernel(name))
+        kernel.lines = lines.of_kernel(func)
     return tuple(found)
 
 

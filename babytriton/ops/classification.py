@@ -19,9 +19,9 @@ from babytriton.ops.axes import Axes
 from babytriton.ops.classification_parts import class_dim, of_probabilities
 from babytriton.ops.loss_reduction import reduction_of
 from babytriton.ops.moments import widened
-from babytriton.ops.normalization import exponentials
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
+from babytriton.ops.softmax import exponentials
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of

@@ -16,6 +16,7 @@ from babytriton.ops.loss_reduction import reduction_of
 from babytriton.ops.parts import part
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
+from babytriton.ops.softmax import top_of_row
 from babytriton.ops.subscript import checked
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -67,7 +68,7 @@ def cross_entropy(
     wide = numerics.opmath(narrow)
     x = input.to(wide)
     # What is taken away and added again has no gradient.
-    shifted = x - x.amax(dim, keepdim=True).detach()
+    shifted = x - top_of_row(x, dim)
     log_total = shifted.exp().sum(dim, keepdim=True).log()
     if target.dtype.is_floating_point:
         log_probability = shifted - log_total

@@ -1,4 +1,4 @@
-"""Softmax and normalization: each is one TensorIR function of several stages."""
+"""Normalization: each is one TensorIR function of several stages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from tvm import te, tirx
 
 from babytriton.ops import numerics, standardizing
-from babytriton.ops.axes import Axes, softmax_dim
-from babytriton.ops.gradients import normalization as gradients
+from babytriton.ops.axes import Axes
 from babytriton.ops.moments import variance, widened
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site, compute
@@ -20,72 +19,6 @@ from babytriton.ops.value import Value
 from babytriton.types import dtype_of
 
 T = torch.Tensor
-
-
-def _softmax(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
-    # What else callers pass is a dtype, which site.dtype tells, and _stacklevel.
-    return _normalized_exponentials(site, "softmax", input, dim, 1)
-
-
-def _softmin(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
-    return _normalized_exponentials(site, "softmin", input, dim, -1)
-
-
-def _log_softmax(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
-    axes = _softmax_axes(input, dim)
-
-    def fn(x: te.Tensor) -> te.Tensor:
-        x = widened(x, site.dtype)
-        shifted, _, total = exponentials(x, axes)
-        name = dtype_of(site.dtype).name
-        log_total = axes.each("log_total", lambda *i: te.log(total(*i)))
-        return compute(
-            axes.shape,
-            lambda *i: (shifted(*i) - axes.at(log_total, i)).astype(name),
-            "log_softmax",
-        )
-
-    return site.te("log_softmax", fn, site.expr(input, site.dtype))
-
-
-def _normalized_exponentials(
-    site: Site, name: str, input: Value, dim: int | None, sign: int
-) -> Any:
-    axes = _softmax_axes(input, dim)
-
-    def fn(x: te.Tensor) -> te.Tensor:
-        x = widened(x, site.dtype)
-        _, exponential, total = exponentials(negated(x) if sign < 0 else x, axes)
-        dtype = dtype_of(site.dtype).name
-        # The total is 1 or more: a division a row, and a product a number.
-        share = axes.each("share", lambda *i: tirx.const(1, x.dtype) / total(*i))
-        return compute(
-            axes.shape, lambda *i: (exponential(*i) * axes.at(share, i)).astype(dtype), name
-        )
-
-    return site.te(name, fn, site.expr(input, site.dtype))
-
-
-def negated(x: te.Tensor) -> te.Tensor:
-    """``-x``."""
-    return te.compute(x.shape, lambda *i: -x(*i), name="negated")
-
-
-def exponentials(x: te.Tensor, axes: Axes) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
-    """``x`` less its row's maximum, the exponentials of that, and their sums.
-
-    te.max drops NaN and stops at the least finite float. Both are harmless here: a row with NaN,
-    with inf, or of -inf alone becomes NaN through its sum, as in torch.
-    """
-    top = axes.reduce("top", lambda *i: x(*i), te.max)
-    shifted = compute(axes.shape, lambda *i: x(*i) - axes.at(top, i), "shifted")
-    exponential = compute(axes.shape, lambda *i: te.exp(shifted(*i)), "exponential")
-    total = axes.reduce("total", lambda *i: exponential(*i))
-    return shifted, exponential, total
-
-
-def _softmax_axes(input: Value, dim: int | None) -> Axes:
-    return Axes.of(input, softmax_dim(dim, input.meta.ndim))
 
 
 def _layer_norm(
@@ -295,19 +228,6 @@ def _pairwise_distance(
 
 
 ROWS: tuple[Op, ...] = (
-    Op(
-        "softmax",
-        (torch.softmax, T.softmax, torch.special.softmax, F.softmax),
-        _softmax,
-        gradient=gradients.softmax,
-    ),
-    Op(
-        "log_softmax",
-        (torch.log_softmax, T.log_softmax, torch.special.log_softmax, F.log_softmax),
-        _log_softmax,
-        gradient=gradients.log_softmax,
-    ),
-    Op("softmin", (F.softmin,), _softmin, gradient=gradients.softmin),
     Op(
         "layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm, derive=standardizing.layer_norm
     ),

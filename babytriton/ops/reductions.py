@@ -148,8 +148,10 @@ def extreme(
 ) -> te.Tensor:
     """The largest or smallest ``element`` of ``x``, NaN if there is one."""
     nan, reducer = ("max", te.max) if largest else ("min", te.min)
-    found = axes.reduce(name, lambda *i: numerics.order_key(element(x(*i)), nan=nan), reducer)
-    return axes.each("value", lambda *i: numerics.from_order_key(found(*i), dtype or str(x.dtype)))
+    found = axes.reduce(
+        f"{name}_key", lambda *i: numerics.order_key(element(x(*i)), nan=nan), reducer
+    )
+    return axes.each(name, lambda *i: numerics.from_order_key(found(*i), dtype or str(x.dtype)))
 
 
 def _extreme(largest: bool) -> Build:

@@ -24,7 +24,7 @@ Expr = Any
 State = tuple[Expr, ...]
 
 SCAN = "babytriton.scan"
-"""The attribute of a kernel that is a running sum or product: "add" or "mul", and the dimension."""
+"""Marks a block that is a running sum or product: "add" or "mul", and the dimension."""
 
 
 # Elements of a walk that may be shared, and how many walks keep a GPU busy.
@@ -66,9 +66,8 @@ def scan(
     """
     inputs = [x] if beside is None else [x, beside]
     dtypes = [str(source.ty.dtype) for source in inputs]
-    function = _scan_function(name, dtypes, shape, dim, start, step, results, backwards)
-    if operator is not None:
-        function = function.with_attr(SCAN, [operator, dim])
+    mark = {} if operator is None else {SCAN: [operator, dim]}
+    function = _scan_function(name, dtypes, shape, dim, start, step, results, backwards, mark)
     types = [TensorType(tuple(shape), dtype) for dtype, _ in results]
     found = site.kernel(name, function, inputs, *types)
     if len(types) == 1:
@@ -85,6 +84,7 @@ def _scan_function(
     step: Callable[..., State],
     results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
     backwards: bool,
+    mark: dict[str, Any],
 ) -> tirx.PrimFunc:
     extents = [int64(n) for n in shape]
     rows = [d for d in range(len(shape)) if d != dim]
@@ -105,6 +105,7 @@ def _scan_function(
             with S.grid(*sizes) as loops, S.sblock(name):
                 loops = list(loops) if len(sizes) > 1 else [loops]
                 spatial = [S.axis.spatial(n, loop) for n, loop in zip(sizes, loops)]
+                S.sblock_attr(mark)
                 cells = [
                     S.sblock_alloc_buffer((int64(1),), str(value.ty.dtype), scope="local")
                     for value in start

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import IRModule, ir, relax, tirx
 from tvm.relax.expr import _update_type
+
+from babytriton.passes.blocks import nodes
 
 CALL_TIR = ir.Op.get("relax.call_tir")
 """The call of a kernel whose results are new tensors."""
@@ -34,6 +36,18 @@ def is_tensor(var: relax.Var) -> bool:
 def elements(var: relax.Var) -> int:
     """How many elements a tensor has, about, where sizes are symbolic."""
     return math.prod(int(n) if isinstance(n, tirx.IntImm) else _SAMPLE for n in var.ty.shape)
+
+
+def in_order_of_calls(mod: IRModule) -> dict[str, tirx.PrimFunc]:
+    """The kernels of a program by their names, those first that are called first."""
+    functions = {var.name_hint: func for var, func in mod.functions_items()}
+    programs = [func for func in functions.values() if isinstance(func, relax.Function)]
+    called = [var.name_hint for program in programs for var in nodes(program, ir.GlobalVar)]
+    return {
+        name: functions[name]
+        for name in dict.fromkeys([*called, *functions])
+        if isinstance(functions.get(name), tirx.PrimFunc)
+    }
 
 
 def add_kernel(

@@ -188,23 +188,27 @@ def inline_cheap(
     infos: list[SBlockInfo],
     *,
     repeat_calls: bool = False,
+    text: int = CHEAP,
     keep_for: Sequence[SBlockInfo] = (),
 ) -> list[SBlockInfo]:
     """Inline the intermediate values that are as well computed at their reads; the other blocks.
 
     Values with calls (exp, a branch) that would run more often than now stay, unless
-    `repeat_calls`; so does what the blocks `keep_for` read. What one block reads several times is
-    still computed once: compilers see that.
+    `repeat_calls`, and those that would add more than so much `text`; so does what the blocks
+    `keep_for` read. What one block reads several times is still computed once: compilers see that.
     """
-    kept = []
+    kept: list[SBlockInfo] = []
+    readers = list(keep_for)
     sizes = {info.name: points(info) for info in infos}
     for info in infos:
-        is_kept = any(reads_from(sch, reader, info) for reader in keep_for)
-        if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls):
+        is_kept = any(reads_from(sch, reader, info) for reader in readers)
+        if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls, text):
             try:
                 sch.compute_inline(info.block_rv)
             except s_tir.ScheduleError:  # For instance: two blocks write the buffer.
                 kept.append(info)
+            else:
+                readers = [reader for reader in readers if reader is not info]
             continue
         kept.append(info)
     return kept
@@ -225,11 +229,11 @@ def inline_numbers(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[SBlockI
     return kept
 
 
-def is_cheap_to_repeat(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
-    """Whether computing a block's value at each read adds little text."""
+def is_cheap_to_repeat(sch: s_tir.Schedule, info: SBlockInfo, text: int = CHEAP) -> bool:
+    """Whether computing a block's value at each read adds no more than so much text."""
     buffer, value = written(sch, info), sch.get(info.block_rv).body.value
     reads = sum(len(loads(sch, other, buffer)) for other in sch.get_consumers(info.block_rv))
-    return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= CHEAP
+    return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= text
 
 
 def reads_from(sch: s_tir.Schedule, info: SBlockInfo, source: SBlockInfo) -> bool:
@@ -238,7 +242,11 @@ def reads_from(sch: s_tir.Schedule, info: SBlockInfo, source: SBlockInfo) -> boo
 
 
 def is_worth_inlining(
-    sch: s_tir.Schedule, info: SBlockInfo, sizes: dict[str, int | None], repeat_calls: bool
+    sch: s_tir.Schedule,
+    info: SBlockInfo,
+    sizes: dict[str, int | None],
+    repeat_calls: bool,
+    text: int,
 ) -> bool:
     if not is_pointwise(sch, info) or is_output(sch, info):
         return False
@@ -249,7 +257,7 @@ def is_worth_inlining(
         return False
     if any(reads_elsewhere(sch, consumer, info) for consumer in consumers):
         return False
-    return is_cheap_to_repeat(sch, info)
+    return is_cheap_to_repeat(sch, info, text)
 
 
 def is_wider(

@@ -24,7 +24,7 @@ from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
 _LONGEST = 60  # letters of a kernel's name
-_TRIES = 4  # of groups that no schedule takes as they are
+_LEFT_OUT = 3  # of the kernels of a group that no schedule takes as it is, at most
 _MOST_BLOCKS = 64  # of a kernel: schedules take longer for each there is
 
 
@@ -76,18 +76,25 @@ def _fused(mod: IRModule, name: str, number: int, kind: Kind) -> IRModule:
         return mod
     var = mod.get_global_var(name)
     units = _units(mod, block)
-    groups = _groups(units, kind)
-    for left in reversed(range(_TRIES)):
-        if not groups:
-            break
-        found, kernels = _with_groups(mod, var, number, units, groups)
-        refused = [n for n, kernel in enumerate(kernels) if not kind.accepts(found[kernel])]
-        if not refused:
+    waiting = [_tries(group) for group in _groups(units, kind)]
+    while waiting:
+        found, kernels = _with_groups(mod, var, number, units, [tries[0] for tries in waiting])
+        accepted = [kind.accepts(found[kernel]) for kernel in kernels]
+        if all(accepted):
             return found
-        # What runs last may be what is too much: nothing else of the group needs it.
-        rest = [group[:-1] if n in refused else group for n, group in enumerate(groups)]
-        groups = [g for n, g in enumerate(rest) if len(g) > 1 and (left > 1 or n not in refused)]
+        waiting = [tries[not fits :] for tries, fits in zip(waiting, accepted)]
+        waiting = [tries for tries in waiting if tries]
     return mod
+
+
+def _tries(group: list[int]) -> list[list[int]]:
+    """A group, and what is left of it without those that run last, or those that run first.
+
+    One of these may be what is too much: nothing else of the group needs the last, and the first
+    needs nothing else of it.
+    """
+    counts = range(1, min(_LEFT_OUT, len(group) - 2) + 1)
+    return [group, *(group[:-n] for n in counts), *(group[n:] for n in counts)]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ cut (R. Kumar et al., Efficient rematerialization for deep networks, 2019).
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -22,6 +23,7 @@ from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
 from babytriton.passes.blocks import nodes
 from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
+from babytriton.passes.names import RESULTS, result_name
 
 _CHEAP = 2
 """FuseOps' number for functions that read given elements of their inputs, and for simpler ones."""
@@ -103,6 +105,7 @@ def split(
     params = [var for var in program.function.params if var in handed or var in given]
     taken = program.with_sizes([*params, *saved], lasts)
     extra = [var for var in saved if not any(var.same_as(x) for x in firsts)]
+    names = program.names(extra)
     ends = [*firsts, *extra, *program.effects]
     early = program.before(ends, ())
     chosen = [
@@ -115,9 +118,11 @@ def split(
     places = {var: Result(i) for i, var in enumerate([*outputs[:results], *extra])}
     used = program.before(lasts, ())
     return Split(
-        program.half(parameters, [*outputs[:results], *extra], (), program.effects),
+        program.half(parameters, [*outputs[:results], *extra], (), program.effects, names, results),
         tuple(chosen),
-        program.half(taken, outputs[results:], saved, (), backward_of(entry)),
+        program.half(
+            taken, outputs[results:], saved, (), names, len(outputs) - results, backward_of(entry)
+        ),
         tuple(numbers[var] if var in numbers else places[var] for var in taken),
         frozenset(i for i, var in enumerate(program.function.params) if var in used),
     )
@@ -194,12 +199,29 @@ class _Program:
             return kernel.attrs is not None and int(kernel.attrs.get("op_pattern", 8)) <= _CHEAP
         return str(value.op.name) not in _EXPENSIVE
 
+    def names(self, saved: Sequence[relax.Var]) -> dict[relax.Var, str]:
+        """Names for what is saved and has none: those of its operators."""
+        taken = {var.name for var in (*self.function.params, *self.reads)}
+        found = {}
+        for var in saved:
+            binding = self._bindings[var]
+            while binding.value in self._bindings:  # Such as what is detached.
+                binding = self._bindings[binding.value]
+            name = result_name(binding, self._mod)
+            if name is not None:
+                numbered = (f"{name}_{n}" for n in itertools.count(2))
+                found[var] = next(x for x in itertools.chain([name], numbered) if x not in taken)
+                taken.add(found[var])
+        return found
+
     def half(
         self,
         params: Sequence[relax.Var],
         results: Sequence[relax.Expr],
         starts: Collection[relax.Var],
         effects: Sequence[relax.Var],
+        names: Mapping[relax.Var, str],
+        count: int,
         name: str | None = None,
     ) -> IRModule:
         """A module with the part of the function that leads from parameters to results.
@@ -209,12 +231,18 @@ class _Program:
             results: what it gives.
             starts: of the parameters, those that the function binds.
             effects: variables for what it does beside computing.
+            names: that variables get.
+            count: how many of the results are the user's.
             name: of its function; that of the whole, if not given.
         """
         name = name or self._entry
         ends = [x for x in results if isinstance(x, relax.Var)]
         needed = self.before([*ends, *effects], set(starts))
         bindings = [b for var, b in self._bindings.items() if var in needed and var not in starts]
+        renamed = {var: relax.Var(new, var.ty) for var, new in names.items()}
+        bindings = [_with_vars(binding, renamed) for binding in bindings]
+        params = [renamed.get(var, var) for var in params]
+        results = [renamed.get(x, x) if isinstance(x, relax.Var) else x for x in results]
         body = relax.SeqExpr([relax.BindingBlock(bindings)], relax.Tuple(list(results)))
         types = relax.TupleType([x.ty for x in results])
         function = relax.Function(
@@ -224,10 +252,18 @@ class _Program:
         for var in list(functions):
             if var.name_hint == self._entry:
                 del functions[var]
-        named = function.with_attr("global_symbol", name)
+        named = function.with_attr("global_symbol", name).with_attr(RESULTS, count)
         functions[ir.GlobalVar(name)] = copy_with_new_vars(named)
         made = IRModule(functions, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
         return relax.transform.DeadCodeElimination([name])(relax.transform.Normalize()(made))
+
+
+def _with_vars(binding: relax.Binding, names: Mapping[relax.Var, relax.Var]) -> relax.Binding:
+    """A binding with other variables."""
+    if not isinstance(binding, relax.VarBinding):
+        return binding
+    value = tvm_ffi.structural_map(binding.value, (ir.Var, lambda var: names.get(var, var)))
+    return relax.VarBinding(names.get(binding.var, binding.var), value, binding.span)
 
 
 def backward_of(entry: str) -> str:

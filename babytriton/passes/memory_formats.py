@@ -18,7 +18,6 @@ from tvm import ir, relax, s_tir, te, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
-from babytriton.ops.scans import SCAN
 from babytriton.passes.bindings import (
     CALL_IN_PLACE,
     CALL_PACKED,
@@ -29,6 +28,7 @@ from babytriton.passes.bindings import (
     with_arguments,
 )
 from babytriton.passes.blocks import nodes, of_shape, with_types
+from babytriton.passes.scans import is_scan
 from babytriton.passes.statements import has_addresses
 from babytriton.types import MemoryFormat
 
@@ -263,10 +263,10 @@ def _from_memory(
         memory: its type.
     """
     buffer = func.params[place]
-    # What it is annotated with as a scan are axes of the tensor, not of its memory.
-    if SCAN in (func.attrs or {}) or has_addresses(func.body):
+    if has_addresses(func.body):
         return None
-    if any(block.match_buffers for block in nodes(func.body, s_tir.SBlock)):
+    # What a running sum is marked with are axes of the tensor, not of its memory.
+    if any(block.match_buffers or is_scan(block) for block in nodes(func.body, s_tir.SBlock)):
         return None
     sch = s_tir.Schedule(func, error_render_level="none")
     order = sorted(range(len(axes)), key=axes.__getitem__)

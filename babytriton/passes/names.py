@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.relax.expr import _update_type
@@ -18,6 +19,15 @@ from babytriton.passes.blocks import nodes
 
 # Names that Relax gives to what the user has none for.
 _GIVEN = re.compile(r"(gv|lv)\d*")
+
+RESULTS = "babytriton.results"
+"""Of a function that gives more than the user's results, the number of these."""
+
+# Names that it gives to numbers known while compiling.
+_OF_CONSTANT = re.compile(r"param_\d+")
+
+# Names that TVM gives to what its operators compute.
+_TVMS = re.compile(r"compute|T_\w+|\w+_red")
 
 # What the names of kernels end in: those of the user's functions are taken.
 _END = "_kernel"
@@ -57,12 +67,14 @@ def named(mod: IRModule) -> IRModule:
 
     A kernel is called after the function, and where that has several, after what the user calls
     its result. A kernel that is the user's own TensorIR and nothing else keeps its name. What the
-    function returns without a name of its own has the function's.
+    function returns without a name of its own has the function's. What passes from one kernel to
+    another without any is called there what it is called here.
     """
     uses: dict[ir.GlobalVar, _Use] = {}
     for kernel, use in _uses(mod):
         uses.setdefault(kernel, use)
     functions = {var: _with_results(func, uses.get(var)) for var, func in mod.functions_items()}
+    functions |= _with_operands(mod, functions)
     if not all(name.isascii() for name in _names(mod)):
         functions = {
             var: _in_ascii(func) if isinstance(func, tirx.PrimFunc) else func
@@ -89,13 +101,10 @@ Calls = Mapping[tuple[str, str], str]
 def of_calls(mod: IRModule) -> Calls:
     """What the user calls what each kernel gives; to be asked before operators are grouped."""
     found: dict[tuple[str, str], set[str]] = {}
-    for _, func in mod.functions_items():
-        for block in getattr(getattr(func, "body", None), "blocks", ()):
-            for binding in block.bindings:
-                call: Any = getattr(binding, "value", None)
-                name = binding.var.name
-                if _is_kernel(call) and call.span is not None and not _GIVEN.fullmatch(name):
-                    found.setdefault(_place(call), set()).add(name)
+    for binding, call in _calls(mod):
+        name = binding.var.name
+        if _is_kernel(call) and call.span is not None and not _GIVEN.fullmatch(name):
+            found.setdefault(_place(call), set()).add(name)
     return {place: names.pop() for place, names in found.items() if len(names) == 1}
 
 
@@ -109,6 +118,47 @@ def _place(call: relax.Call) -> tuple[str, str]:
     span = call.span
     where = "" if span is None else f"{span.source_name.name}:{span.line}:{span.column}"
     return call.args[0].name_hint, where
+
+
+def of_operators(change: tvm.transform.Pass) -> tvm.transform.Pass:
+    """A pass that makes kernels of operators, whose results are called what these are called."""
+
+    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
+        operators = {}
+        for binding, call in _calls(mod):
+            if isinstance(call.op, ir.Op):
+                operators[binding.var] = str(call.op.name).rpartition(".")[2]
+        mod = change(mod)
+        functions = dict(mod.functions_items())
+        for binding, call in _calls(mod):
+            operator = operators.get(binding.var) if call.op == CALL_TIR else None
+            func = functions[call.args[0]] if operator else None
+            if func is not None and _TVMS.fullmatch(func.params[-1].name):
+                renamed = {func.params[-1]: ir.Var(operator, func.params[-1].ty)}
+                functions[call.args[0]] = _with_vars(func, renamed)
+        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.NameAfterOperators")
+
+
+def result_name(binding: relax.Binding, mod: IRModule) -> str | None:
+    """What a tensor is called that the user has no name for; None if it has one, or is a part."""
+    call = binding.value
+    if not _GIVEN.fullmatch(binding.var.name) or not isinstance(call, relax.Call):
+        return None
+    if call.op == CALL_TIR:
+        return str(mod[call.args[0]].params[-1].name)
+    return str(call.op.name).rpartition(".")[2] if isinstance(call.op, ir.Op) else None
+
+
+def _calls(mod: IRModule) -> Iterator[tuple[relax.Binding, relax.Call]]:
+    """The calls that functions bind the results of."""
+    for _, func in mod.functions_items():
+        for block in getattr(getattr(func, "body", None), "blocks", ()):
+            for binding in block.bindings:
+                call: Any = getattr(binding, "value", None)
+                if isinstance(call, relax.Call):
+                    yield binding, call
 
 
 def of_parts(mod: IRModule, known: Calls | None = None) -> IRModule:
@@ -215,23 +265,38 @@ def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
     for var, func in mod.functions_items():
         if not isinstance(func, relax.Function):
             continue
-        returned = nodes(getattr(func.body, "body", ()), ir.Var)
-        for block in getattr(func.body, "blocks", ()):
-            for binding in block.bindings:
-                value = getattr(binding, "value", None)
-                if not isinstance(value, relax.Call) or value.op != CALL_TIR:
-                    continue
+        returned = list(_returned(getattr(func.body, "body", None)))
+        returned = returned[: int((func.attrs or {}).get(RESULTS, len(returned)))]
+        for call, written in _kernels(func):
+            names = ["gv" if part is None else part.name for part in written]
+            results = tuple(None if _GIVEN.fullmatch(name) else name for name in names)
+            places = tuple(
+                next((n for n, x in enumerate(returned) if x.same_as(part)), None)
+                for part in written
+            )
+            yield call.args[0], _Use(var.name_hint, results, places)
+
+
+def _returned(result: relax.Expr | None) -> Iterator[relax.Expr]:
+    """What a function gives, each part of a tuple by itself."""
+    if isinstance(result, relax.Tuple):
+        for field in result.fields:
+            yield from _returned(field)
+    elif result is not None:
+        yield result
+
+
+def _kernels(func: relax.Function) -> Iterator[tuple[relax.Call, list[relax.Var | None]]]:
+    """The calls of kernels, and what each tensor that these write is bound to, if it is read."""
+    for block in getattr(func.body, "blocks", ()):
+        for binding in block.bindings:
+            call: Any = getattr(binding, "value", None)
+            if isinstance(call, relax.Call) and call.op == CALL_TIR:
                 written: list[relax.Var | None] = [binding.var]
-                if not isinstance(value.ty, relax.TensorType):
+                if not isinstance(call.ty, relax.TensorType):
                     parts = _parts(block, binding.var)
-                    written = [parts.get(n) for n in range(len(value.ty.fields))]
-                names = ["gv" if part is None else part.name for part in written]
-                results = tuple(None if _GIVEN.fullmatch(name) else name for name in names)
-                places = tuple(
-                    next((n for n, x in enumerate(returned) if x.same_as(part)), None)
-                    for part in written
-                )
-                yield value.args[0], _Use(var.name_hint, results, places)
+                    written = [parts.get(n) for n in range(len(call.ty.fields))]
+                yield call, written
 
 
 def _parts(block: relax.BindingBlock, whole: relax.Var) -> dict[int, relax.Var]:
@@ -291,9 +356,38 @@ def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
     return _with_vars(func, renamed)
 
 
+def _with_operands(
+    mod: IRModule, functions: Mapping[ir.GlobalVar, ir.BaseFunc]
+) -> dict[ir.GlobalVar, ir.BaseFunc]:
+    """Kernels that call what they read as the kernels do which write it, if the user does not."""
+    names: dict[relax.Var, str] = {}
+    found: dict[ir.GlobalVar, ir.BaseFunc] = {}
+    for function in mod.functions.values():
+        for call, written in _kernels(function) if isinstance(function, relax.Function) else ():
+            kernel = call.args[0]
+            params = list(functions[kernel].params)
+            given = dict(zip(params, call.args[1].fields))
+            taken = {param.name for param in params}
+            renamed = {}
+            for param, operand in given.items():
+                is_constant = isinstance(operand, ir.GenericConst)
+                name = "constant" if is_constant else names.get(operand)
+                nameless = _OF_CONSTANT if is_constant else _GIVEN
+                if name is not None and name not in taken and nameless.fullmatch(param.name):
+                    taken.add(name)
+                    renamed[param] = ir.Var(name, param.ty)
+            if renamed and kernel not in found:
+                found[kernel] = _with_vars(functions[kernel], renamed)
+            for var, param in zip(written, params[len(params) - len(written) :]):
+                if var is not None and not _GIVEN.fullmatch(param.name):
+                    names[var] = str(param.name)
+    return found
+
+
 def _of_result(use: _Use, place: int) -> str:
     """What a result of a function is called that has no name."""
-    return use.function if len(use.results) == 1 else f"{use.function}_{place}"
+    count = sum(other is not None for other in use.places)
+    return use.function if count == 1 else f"{use.function}_{place}"
 
 
 def named_after(func: tirx.PrimFunc, arguments: Sequence[ir.Expr]) -> tirx.PrimFunc:

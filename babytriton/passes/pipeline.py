@@ -39,6 +39,8 @@ from babytriton.passes.gpu.portable import (
 )
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.gpu.rowwise import RowwiseTogether
+from babytriton.passes.gpu.scan import Scan as ScanOnGpu
+from babytriton.passes.gpu.short_columns import ShortColumns as ShortColumnsOnGpu
 from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
@@ -54,8 +56,10 @@ from babytriton.passes.rows import (
     is_on_columns,
     is_on_points,
     row_work,
+    shared_columns,
     with_rows_first,
 )
+from babytriton.passes.scans import as_points, is_scan
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
@@ -71,7 +75,7 @@ LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
     relax.transform.DeadCodeElimination(),
-    lines.kept_by(relax.transform.LegalizeOps(LEGALIZATIONS)),
+    lines.kept_by(names.of_operators(relax.transform.LegalizeOps(LEGALIZATIONS))),
 )
 """A TensorIR function for each operator that is needed."""
 
@@ -116,6 +120,12 @@ POINTS = {
     **dict.fromkeys(_PORTABLE, ElementwiseOnGpu()),
 }
 """The rule of each kind of target that takes elementwise kernels."""
+
+SHORT_COLUMNS = {"cuda": (ShortColumnsOnGpu(),)}
+"""The rule of a kind of target that takes kernels which go along short columns more than once."""
+
+SCANS = {"cuda": (ScanOnGpu(),)}
+"""The rule of a kind of target that takes running sums with what comes before and after them."""
 
 COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
 """The rule of a kind of target that takes kernels which reduce several columns side by side."""
@@ -199,14 +209,22 @@ def fuse(
     def beside_on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
         return on_rows(blocks) and are_of_rows(without_reshapes(blocks))
 
+    def down_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+        return shared_columns(with_rows_first(without_reshapes(blocks))) is not None
+
+    def around_scan(blocks: Sequence[s_tir.SBlock]) -> bool:
+        return sum(map(is_scan, blocks)) == 1 and is_on_points(as_points(blocks))
+
     def on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
         blocks = without_reshapes(blocks)
         return is_on_columns(blocks) and not any(map(is_product, blocks))
 
     kinds = (
         Kind(ends_in_box, partial(accepts, POINTS[kind])),
+        *(Kind(down_columns, partial(accepts, rule)) for rule in SHORT_COLUMNS.get(kind, ())),
         Kind(on_rows, partial(accepts, rows)),
         Kind(beside_on_rows, partial(accepts, TOGETHER[kind]), True),
+        *(Kind(around_scan, partial(accepts, rule)) for rule in SCANS.get(kind, ())),
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from tvm import ir, tirx
+import tvm_ffi
+from tvm import ir, s_tir, tirx
 
 from babytriton.ops.scans import SCAN
-from babytriton.passes.blocks import nodes
+from babytriton.passes.blocks import element, nodes, plain_blocks
+
+SCANNED = "scanned"
+"""The name of the block that a running sum is of, where it is written as what it does to points."""
 
 _COMBINES = {"add": (tirx.Add, 0), "mul": (tirx.Mul, 1)}
 
@@ -25,6 +30,8 @@ class RowScan:
         start: what a row starts from, in the dtype of the sum.
         rows: how many there are: a number, or what a call computes of sizes that it tells.
         length: of each, likewise.
+        dim: the dimension of the rows.
+        block: that computes it.
     """
 
     source: tirx.Var
@@ -33,20 +40,84 @@ class RowScan:
     start: ir.Expr
     rows: int | ir.Expr
     length: int | ir.Expr
+    dim: int
+    block: s_tir.SBlock
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc) -> RowScan | None:
-        """What a kernel computes; None if it is something else."""
-        if not func.attrs or SCAN not in func.attrs:
+    def of(cls, block: s_tir.SBlock) -> RowScan | None:
+        """What a block computes; None if it is something else."""
+        if not is_scan(block):
             return None
-        kind, dim = str(func.attrs[SCAN][0]), int(func.attrs[SCAN][1])
-        source, result = func.params
+        kind, dim = str(block.annotations[SCAN][0]), int(block.annotations[SCAN][1])
+        loads = nodes(block.body, ir.TensorLoad)
+        stores = nodes(block.body, tirx.BufferStore)
+        own = set(block.alloc_buffers)
+        (source,) = {load.source for load in loads if load.source not in own}
+        (result,) = {store.buffer for store in stores if store.buffer not in own}
+        (so_far,) = own
         extents = [int(n) if isinstance(n, tirx.IntImm) else n for n in source.shape]
         if not extents or any(extent != 1 for extent in extents[dim + 1 :]):
             return None
-        stores = nodes(func.body, tirx.BufferStore)
-        (so_far,) = {x.buffer for x in stores if not x.buffer.same_as(result)}
         combine, neutral = _COMBINES[kind]
         start = tirx.const(neutral, so_far.ty.dtype)
         rows = reduce(operator.mul, extents[:dim], 1)
-        return cls(source, result, combine, start, rows, extents[dim])
+        return cls(source, result, combine, start, rows, extents[dim], dim, block)
+
+    def points(self) -> list[s_tir.SBlock]:
+        """Blocks over all of its points: what it adds up there, and what it stores.
+
+        Between the two is what the threads of a row do together.
+        """
+        place = tirx.Var("v_element", "int64")
+        (store,) = [x for x in nodes(self.block.body, tirx.BufferStore) if self._is_result(x)]
+        walk = next(x for x in nodes(self.block.body, tirx.For))
+        index = [self._at(n, walk.loop_var, place) for n in store.indices]
+        axes = [axis for axis in self.block.iter_vars if any(axis.var.same_as(n) for n in index)]
+        whole = ir.Range.from_min_extent(walk.min, walk.extent)
+        axes.insert(self.dim, tirx.IterVar(whole, place, tirx.IterVar.DataPar))
+        dtype = self.start.ty.dtype
+        wide = tirx.decl_buffer(list(self.source.shape), dtype, f"{self.source.name}_wide")
+        value = tirx.Cast(dtype, tirx.BufferLoad(self.source, index))
+        total = tirx.Cast(self.result.ty.dtype, tirx.BufferLoad(wide, index))
+        return [
+            _block(axes, SCANNED, tirx.BufferStore(wide, value, index), self.source),
+            _block(axes, "scan", tirx.BufferStore(self.result, total, index), wide),
+        ]
+
+    def _is_result(self, store: tirx.BufferStore) -> bool:
+        return bool(store.buffer.same_as(self.result))
+
+    @staticmethod
+    def _at(index: ir.Expr, before: tirx.Var, place: tirx.Var) -> ir.Expr:
+        return place if index.same_as(before) else index
+
+
+def _block(
+    axes: Sequence[tirx.IterVar], name: str, store: tirx.BufferStore, source: tirx.Var
+) -> s_tir.SBlock:
+    """A block with axes of its own."""
+    fresh = {axis.var: tirx.Var(axis.var.name, "int64") for axis in axes}
+    own = [tirx.IterVar(axis.dom, fresh[axis.var], axis.iter_type) for axis in axes]
+    store = tvm_ffi.structural_map(store, (ir.Var, lambda var: fresh.get(var, var)))
+    region = [element(buffer, store.indices) for buffer in (source, store.buffer)]
+    return s_tir.SBlock(own, region[:1], region[1:], name, store)
+
+
+def is_scan(block: s_tir.SBlock) -> bool:
+    """Whether a block is a running sum or product, along whichever axis."""
+    return SCAN in block.annotations
+
+
+def row_scan(func: tirx.PrimFunc) -> RowScan | None:
+    """The running sum or product that is all that a kernel computes."""
+    blocks = plain_blocks(func)
+    return RowScan.of(blocks[0]) if len(blocks) == 1 else None
+
+
+def as_points(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:
+    """The blocks, with what running sums along rows do to points in the place of these."""
+    found: list[s_tir.SBlock] = []
+    for block in blocks:
+        scan = RowScan.of(block)
+        found += [block] if scan is None else scan.points()
+    return found

@@ -211,6 +211,8 @@ class _Parser:
             return _Printed(f"{operator}{gap}{text}", _UNARY)
         if operator == "(" and (cast := self._cast()) is not None:
             operand = self._within(cast.endswith("*"), self._unary)
+            if cast == _INT and operand.narrow is not None:
+                return operand.narrow
             narrow = operand if cast == _WIDE and operand.type == _INT else None
             text = f"({cast}){operand.within(_UNARY)}"
             type_ = cast if cast in (_INT, _WIDE) else None

@@ -94,13 +94,14 @@ def readable(source: str, comments: Mapping[str, Sequence[str]]) -> str:
 
     Args:
         source: as TVM writes it.
-        comments: lines that head each kernel, by its name.
+        comments: lines that head each kernel, by its name, in the order that they are to have.
     """
     # Of dot products of bytes, which no kernel computes; not every toolkit has them at hand.
     listing = Listing.of(source.replace("#include <sm_61_intrinsics.h>\n", ""))
     kernels = [
-        "".join(f"// {line}\n" for line in comments.get(name, ())) + _kernel(text)
-        for name, text in listing.kernels.items()
+        "".join(f"// {line}\n" for line in comments.get(name, ())) + _kernel(listing.kernels[name])
+        for name in dict.fromkeys([*comments, *listing.kernels])
+        if name in listing.kernels
     ]
     return listing.preamble + "\n".join(kernels)
 

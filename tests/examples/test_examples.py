@@ -156,7 +156,7 @@ def fusion(example: Run) -> None:
 
 def devices(example: Run) -> None:
     example.shows(
-        "R.to_vdevice(", "R.to_vdevice(", "a kernel for each device, add_out_kernel", "define"
+        "R.to_vdevice(", "R.to_vdevice(", "a kernel for each device, add_total_kernel", "define"
     )
     example.shows("__global__", "on the CPU alone: add_on_cpu_kernel\ntensor([[3., 3., 3.]")
     example.shows("on both:" if torch.cuda.is_available() else "no GPU here")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
+import torch.nn.functional as F
 from tvm.script import tirx as T
 
 import babytriton as bt
 
 
 def named(fn, *args) -> tuple[str, ...]:
-    return tuple(sorted(bt.jit("cpu")(fn).lower(*args).schedule().kernels))
+    return tuple(bt.jit("cpu")(fn).lower(*args).schedule().kernels)
 
 
 def gelu_bias(x, b):
@@ -52,12 +55,12 @@ def test_what_ascii_lacks_is_left_out() -> None:
 
 
 def test_several_have_the_names_of_their_results() -> None:
-    assert named(two_steps, torch.ones(8)) == ("two_steps_kernel", "two_steps_low_kernel")
+    assert named(two_steps, torch.ones(8)) == ("two_steps_low_kernel", "two_steps_kernel")
 
 
 def test_without_names_they_are_numbered() -> None:
     kernels = named(no_names, torch.ones(8))
-    assert kernels == tuple(sorted(f"no_names{n}_kernel" for n in ("", "_2", "_3", "_4")))
+    assert kernels == tuple(f"no_names{n}_kernel" for n in ("", "_2", "_3", "_4"))
 
 
 def test_ones_own_tensorir_keeps_its_name() -> None:
@@ -76,3 +79,32 @@ def test_the_tensor_has_the_name_of_its_variable() -> None:
     source = bt.jit(target)(two_steps).lower(torch.ones(64)).compile().source()
     assert "low: float32[64]" in source
     assert "float* __restrict__ low" in source
+
+
+def test_what_has_no_name_has_that_of_its_operator() -> None:
+    """In a kernel, from one kernel to the next, and in what is saved for the way back."""
+
+    def shares(x):
+        return (x.float().softmax(-1) * 2).to(x.dtype), torch.sort(x.exp().sum(-1)).values
+
+    x = torch.randn(16, 300, dtype=torch.float16, requires_grad=True)
+    compiled = bt.jit(bt.Target("cuda", arch="sm_80"))(shares).lower(x).compile()
+    source = compiled.source()
+    assert "exp_part" in source
+    assert "sum_of_row" in source
+    assert "top: float32[16, 1]" in source
+    assert "top: float32[16, 1]" in compiled.backward.source()
+    both = source + compiled.backward.source()
+    assert not re.search(r"\b[gl]v\d*\b|T_\w+|_red\b|compute", both)
+
+
+def test_kernels_stand_in_the_order_of_their_calls() -> None:
+    def loss(x, t):
+        return F.cross_entropy(x, t)
+
+    x, t = torch.randn(16, 300), torch.arange(16)
+    compiled = bt.jit(bt.Target("cuda", arch="sm_80"))(loss).lower(x, t).compile()
+    names = [launch.name for launch in compiled.launches]
+    assert names == list(compiled.kernels) == ["loss_kernel", "loss_2_kernel"]
+    source = compiled.source()
+    assert source.index("loss_kernel(") < source.index("loss_2_kernel(")

@@ -7,7 +7,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.cpu.transposes import Values, picked, turned_over
-from babytriton.passes.scans import RowScan
+from babytriton.passes.scans import RowScan, row_scan
 from babytriton.passes.statements import sequence
 
 # Rows that a thread walks along side by side, a part of each in turn: enough to hide the latency of
@@ -26,7 +26,7 @@ class Scan(ScheduleRule):
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
-        scan = RowScan.of(func)
+        scan = row_scan(func)
         if scan is None or not isinstance(scan.rows, int) or not isinstance(scan.length, int):
             return None
         if scan.rows < ROWS:

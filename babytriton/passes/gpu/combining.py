@@ -78,11 +78,12 @@ class Team:
         farthest = min(self.count, WARP) // 2
 
         def halve(n: ir.Expr) -> Statements:
+            n = n.astype("int32")
             return [
                 stmt
                 for block, total in reductions
                 for stmt in adding(block, total)(
-                    from_lane("xor", only(total), number(farthest) >> n)
+                    from_lane("xor", only(total), tirx.const(farthest, "int32") >> n)
                 )
             ]
 
@@ -184,7 +185,7 @@ def from_lane(direction: str, value: ir.Expr, apart: ir.Expr) -> ir.Expr:
     """
     mask, size = tirx.const((1 << WARP) - 1, "uint32"), tirx.const(WARP, "int32")
     name, dtype = f"tirx.tvm_warp_shuffle_{direction}", str(value.ty.dtype)
-    apart = tirx.Cast("int32", apart)
+    apart = apart.astype("int32")
     if dtype in _WIDENED:
         wide = tirx.call_intrin("int32", name, mask, tirx.Cast("int32", value), apart, size, size)
         return tirx.Cast(dtype, wide)

@@ -7,6 +7,7 @@ import re
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
+from babytriton.passes.bindings import in_order_of_calls
 from babytriton.passes.blocks import nodes
 from babytriton.passes.names import of_launch
 from babytriton.plan import KernelLaunch
@@ -17,9 +18,8 @@ _AXES = ("x", "y", "z")
 def launches_of(mod: IRModule) -> tuple[KernelLaunch, ...]:
     """The launches of each function's kernels, in order."""
     return tuple(
-        _launch(func, var.name_hint, place, kernel)
-        for var, func in mod.functions_items()
-        if isinstance(func, tirx.PrimFunc)
+        _launch(func, name, place, kernel)
+        for name, func in in_order_of_calls(mod).items()
         for place, kernel in enumerate(_kernels(func))
     )
 

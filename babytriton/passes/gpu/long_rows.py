@@ -12,8 +12,9 @@ from tvm.target import Target
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
-from babytriton.passes.gpu.online import OnlineWriter, is_there, pairs, scaled, settled
+from babytriton.passes.gpu.pairs import PairWriter, pairs
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.rowwise import REPEATED
 from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -53,8 +54,9 @@ class LongRows(ScheduleRule):
     Cuts each row into pieces, a thread block for each. A sweep is a kernel, and leaves results of
     its reductions for each piece in memory; the kernels after it begin by combining those that they
     need, each in the same order. So results do not depend on the order in which blocks run. A
-    maximum and the sum of exponentials after it share a sweep: a softmax reads its rows twice. Rows
-    of a length that a call tells may be long: they are cut into as many pieces as it computes then.
+    maximum and the sum of exponentials after it share a sweep, and so do a sum and the squared
+    distances from its mean: softmax and norms read their rows twice. Rows of a length that a call
+    tells may be long: they are cut into as many pieces as it computes then.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -62,7 +64,8 @@ class LongRows(ScheduleRule):
         if kernel is None:
             return None
         sch, infos = kernel
-        infos = rows_first(sch, inline_cheap(sch, infos, repeat_calls=True))
+        infos = inline_cheap(sch, infos, repeat_calls=True, text=REPEATED)
+        infos = rows_first(sch, infos)
         rows = shared_rows([sch.get(info.block_rv) for info in infos])
         program = None if rows is None else Program.of(sch, infos, rows)
         if program is None or not _is_long(program):
@@ -97,8 +100,8 @@ class PieceWriter:
         pieces: of each row.
         width: elements of a vector.
         partial: by the place of a reduction, what the pieces of all rows have.
-        shifts: by the place of a sum of exponentials that shares a pass, what the pieces took from
-            the exponents.
+        kept: by the place of the second of two reductions that share a pass, what else the pieces
+            have of it.
     """
 
     program: Program
@@ -107,10 +110,10 @@ class PieceWriter:
     pieces: Extent
     width: int
     partial: dict[int, tirx.Var] = field(default_factory=dict)
-    shifts: dict[int, tirx.Var] = field(default_factory=dict)
+    kept: dict[int, tirx.Var] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._totals = {pair.total: pair for pair in self.sweeps.pairs}
+        self._totals = {pair.second: pair for pair in self.sweeps.pairs}
         self._count, first = told("pieces", self.pieces)
         self._at_once = product([self._count, THREADS * self.width])
         self._turns, second = told("steps", parts(self.program.length, self._at_once))
@@ -130,7 +133,7 @@ class PieceWriter:
         kernels = [self._of_sweep(sweep) for sweep in range(self.sweeps.count)]
         if self.sweeps.results():
             kernels.append(self._of_row_values())
-        passed = [*self.partial.values(), *self.shifts.values()]
+        passed = [*self.partial.values(), *self.kept.values()]
         return written_out(func, [*self._told, *kernels], passed)
 
     def _of_sweep(self, number_: int) -> tirx.Stmt:
@@ -145,7 +148,7 @@ class PieceWriter:
             sweep = SweepWriter(writer, self.sweeps, number_, False, "piece")
             left = {self._of_pieces(place): total for place, total in sweep.totals.items()}
             for pair in sweep.pairs:
-                left[self._shifts_of_pieces(pair)] = pair.shift
+                left[self._kept_of_pieces(pair)] = pair.kept
             body += sweep.begin()
             body += self._steps(piece, lane, sweep.of_vector)
             body += sweep.across(self._team(writer, lane))
@@ -164,12 +167,12 @@ class PieceWriter:
         self.partial[place] = self._memory(f"{block.buffer.name}_of_pieces", block.dtype)
         return self.partial[place]
 
-    def _shifts_of_pieces(self, pair: OnlineWriter) -> tirx.Var:
-        """Memory for what each piece has taken from the exponents."""
-        place = pair.online.total
-        name = f"{self.program.blocks[place].buffer.name}_shifts"
-        self.shifts[place] = self._memory(name, str(pair.shift.ty.dtype))
-        return self.shifts[place]
+    def _kept_of_pieces(self, pair: PairWriter) -> tirx.Var:
+        """Memory for what each piece leaves besides what it has of a pair of reductions."""
+        place = pair.pair.second
+        name = f"{self.program.blocks[place].buffer.name}_{pair.pair.KEPT}"
+        self.kept[place] = self._memory(name, str(pair.kept.ty.dtype))
+        return self.kept[place]
 
     def _memory(self, name: str, dtype: str) -> tirx.Var:
         """Memory for a number of each piece."""
@@ -218,7 +221,7 @@ class PieceWriter:
         return body
 
     def _is_combined_with(self, place: int, other: int) -> bool:
-        """Whether both are reductions of one sweep; a sum of exponentials waits for its maximum."""
+        """Whether both are reductions of one sweep; the second of a pair waits for the first."""
         if place == other:
             return True
         is_reduction = self.program.blocks[place].combine is not None
@@ -238,7 +241,7 @@ class PieceWriter:
             found.append((block, total))
             body.append(start(block, total))
             if place in self._totals:
-                expr = writer.of_row(block, self._totals[place].shift)
+                expr = self._totals[place].shift(writer)
                 name = f"{block.buffer.name}_shift"
                 shifts[place] = writer.allocate(1, str(expr.ty.dtype), name)
                 body.append(tirx.BufferStore(shifts[place], expr, [number(0)]))
@@ -253,8 +256,10 @@ class PieceWriter:
             for place, (block, total) in zip(places, found):
                 add, own = adding(block, total), of_piece(self.partial[place])
                 if place in shifts:
-                    value = scaled(own, of_piece(self.shifts[place]), only(shifts[place]))
-                    taken += guarded(is_there(of_piece(self.partial[place])), add(value))
+                    pair = self._totals[place]
+                    first, kept = map(of_piece, (self.partial[pair.first], self.kept[place]))
+                    value, is_there = pair.of_piece(first, own, kept, only(shifts[place]))
+                    taken += guarded(is_there, add(value))
                 else:
                     taken += add(own)
             return guarded(below(piece, self._count, THREADS), taken)
@@ -262,7 +267,8 @@ class PieceWriter:
         body += each("step", parts(self._count, THREADS), take, tirx.ForKind.SERIAL)
         body += self._team(writer, lane).combine(*found)
         for place, (_, total) in zip(places, found):
-            body += settled(total, shifts[place]) if place in shifts else []
+            if place in shifts:
+                body += self._totals[place].settled(total, shifts[place])
         return body
 
     def _steps(

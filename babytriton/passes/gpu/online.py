@@ -8,7 +8,7 @@ the exponents, as logsumexp does with infinities.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from babytriton.ops.numerics import from_order_key, order_key
 from babytriton.passes.blocks import nodes
 from babytriton.passes.gpu.combining import Team, adding, start
-from babytriton.passes.gpu.program import Block, Program, is_load_of
+from babytriton.passes.gpu.program import Block, Program, inlined, is_load_of, reads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import guarded, number, only
 from babytriton.passes.intrinsics import function_name
@@ -28,20 +28,43 @@ class Online:
     """Two reductions for one pass.
 
     Attributes:
-        top: the place of the first, of a maximum or minimum.
-        total: the place of the second, of a sum of exponentials.
+        first: the place of a maximum.
+        second: that of a sum of exponentials.
         between: the places of the values of the row that the shift is computed from.
-        shift: what is taken from the exponents, the first reduction or a value of it.
+        exponent: what is taken from the exponents, the first reduction or a value of it.
     """
 
-    top: int
-    total: int
+    first: int
+    second: int
     between: tuple[int, ...]
-    shift: ir.Expr
+    exponent: ir.Expr
+
+    KEPT = "shifts"
+    """What a piece of a row leaves besides its totals: what it has taken from the exponents."""
+
+    def writer(self, writer: Writer) -> OnlineWriter:
+        """What writes the pass."""
+        return OnlineWriter(writer, self)
+
+    def shift(self, writer: Writer) -> ir.Expr:
+        """What is taken from the exponents of the row, once the maximum is there."""
+        return writer.of_row(writer.program.blocks[self.second], self.exponent)
+
+    def of_piece(
+        self, first: ir.Expr, second: ir.Expr, kept: ir.Expr, shift: ir.Expr
+    ) -> tuple[ir.Expr, ir.Expr]:
+        """The sum of a piece with the shift of the row; and whether there is anything in it."""
+        return _scaled(second, kept, shift), _is_there(second)
+
+    def settled(self, total: tirx.Var, shift: tirx.Var) -> Statements:
+        """What makes the sum of exponentials of infinity less infinity what it is."""
+        lost = only(shift) - only(shift)
+        put = tirx.BufferStore(total, tirx.Cast(total.ty.dtype, lost), [number(0)])
+        return guarded(tirx.EQ(only(shift), _lowest(shift)), [put])
 
 
-def pairs(program: Program) -> tuple[Online, ...]:
-    """The reductions of a program that one pass can do together."""
+def online(program: Program) -> tuple[Online, ...]:
+    """The maxima and sums of exponentials of a program that one pass can do together."""
     found = (_pair(program, place) for place in range(len(program.blocks)))
     return tuple(pair for pair in found if pair is not None)
 
@@ -52,7 +75,7 @@ def _pair(program: Program, top: int) -> Online | None:
         return None
     values: dict[tirx.Var, int] = {}
     for place, block in enumerate(program.blocks[top + 1 :], top + 1):
-        if not _reads(block.value, {first.buffer, *values}):
+        if not reads(block.value, {first.buffer, *values}):
             continue
         if block.combine is None and not block.has_elements:
             values[block.buffer] = place
@@ -69,14 +92,10 @@ def _between(program: Program, values: Mapping[tirx.Var, int], shift: ir.Expr) -
     found: list[int] = []
     exprs = [shift]
     for buffer, place in reversed(list(values.items())):
-        if any(_reads(expr, {buffer}) for expr in exprs):
+        if any(reads(expr, {buffer}) for expr in exprs):
             found.insert(0, place)
             exprs.append(program.blocks[place].value)
     return tuple(found)
-
-
-def _reads(expr: ir.Expr, buffers: Collection[tirx.Var]) -> bool:
-    return any(load.source in buffers for load in nodes(expr, ir.TensorLoad))
 
 
 def _shift(
@@ -101,7 +120,7 @@ def _shift(
         return None
     own, shift = exponentials[0].args[0].a, exponentials[0].args[0].b
     others = [x for x in factors if not x.same_as(exponentials[0])]
-    if any(_reads(x, {program.blocks[top].buffer, *places}) for x in others):
+    if any(reads(x, {program.blocks[top].buffer, *places}) for x in others):
         return None
     values = {buffer: program.blocks[place].value for buffer, place in places.items()}
     is_maximum = _is_maximum(shift, program.blocks[top], values)
@@ -120,15 +139,7 @@ def _is_reduced(value: ir.Expr, top: Block) -> bool:
 
 def _is_maximum(shift: ir.Expr, top: Block, values: Mapping[tirx.Var, ir.Expr]) -> bool:
     """Whether a value of the row is the maximum; or 0, where that is infinite."""
-
-    def inlined(load: ir.TensorLoad) -> ir.Expr:
-        value = values.get(load.source)
-        return load if value is None else inline(value)
-
-    def inline(expr: ir.Expr) -> ir.Expr:
-        return tvm_ffi.structural_map(expr, (ir.TensorLoad, inlined))
-
-    shift = _uncast(inline(shift))
+    shift = _uncast(inlined(shift, values))
     if isinstance(shift, tirx.Select):
         sides = (shift.true_value, shift.false_value)
         rest = [x for x in sides if not (isinstance(x, tirx.FloatImm) and x.value == 0)]
@@ -156,18 +167,18 @@ class OnlineWriter:
 
     Args:
         writer: of the thread.
-        online: which reductions.
+        pair: which reductions.
     """
 
-    def __init__(self, writer: Writer, online: Online) -> None:
+    def __init__(self, writer: Writer, pair: Online) -> None:
         self._writer = writer
-        self.online = online
+        self.pair = pair
         blocks = writer.program.blocks
-        self._top, self._sum = blocks[online.top], blocks[online.total]
+        self._top, self._sum = blocks[pair.first], blocks[pair.second]
         self.top = self._register(self._top)
         self.total = self._register(self._sum)
-        dtype = online.shift.ty.dtype
-        self.shift = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift")
+        dtype = pair.exponent.ty.dtype
+        self.kept = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift")
         self._shift_before = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift_before")
         name = f"{self._top.buffer.name}_before"
         self._top_before = writer.allocate(1, self._top.dtype, name)
@@ -180,7 +191,7 @@ class OnlineWriter:
     @property
     def totals(self) -> dict[int, tirx.Var]:
         """Where both are, by their places."""
-        return {self.online.top: self.top, self.online.total: self.total}
+        return {self.pair.first: self.top, self.pair.second: self.total}
 
     def begin(self) -> Statements:
         """What stands before the pass."""
@@ -189,32 +200,32 @@ class OnlineWriter:
     def shifted(self) -> Statements:
         """What finds the shift for the maximum at hand."""
         writer, blocks = self._writer, self._writer.program.blocks
-        places = self.online.between
+        places = self.pair.between
         values = [stmt for place in places for stmt in writer.value_of_row(blocks[place])[1]]
-        shift = writer.of_row(self._sum, self.online.shift)
-        return [*values, tirx.BufferStore(self.shift, shift, [number(0)])]
+        shift = writer.of_row(self._sum, self.pair.exponent)
+        return [*values, tirx.BufferStore(self.kept, shift, [number(0)])]
 
-    def top_of(self, vector: Vector) -> Statements:
+    def first_of(self, vector: Vector) -> Statements:
         """What takes the elements of a vector into the first."""
         add = adding(self._top, self.top)
         taken = self._writer.elements(self._top, vector, lambda _, x: add(x))
         return [tirx.BufferStore(self._top_before, only(self.top), [number(0)]), *taken]
 
-    def total_of(self, vector: Vector) -> Statements:
+    def second_of(self, vector: Vector) -> Statements:
         """What takes them into the second, once the first has them."""
         add = adding(self._sum, self.total)
         summed = self._writer.elements(self._sum, vector, lambda _, x: add(x))
         is_new = tirx.NE(only(self.top), only(self._top_before))
         # A thread may have seen nothing but minus infinity, which is not the maximum in the end.
-        has_shift = tirx.NE(only(self.shift), _lowest(self.shift))
+        has_shift = tirx.NE(only(self.kept), _lowest(self.kept))
         return [*guarded(is_new, self._rescaled()), *guarded(has_shift, summed)]
 
     def _rescaled(self) -> Statements:
         """What brings the sum to the shift for the maximum at hand."""
-        keep = tirx.BufferStore(self._shift_before, only(self.shift), [number(0)])
-        total = scaled(only(self.total), only(self._shift_before), only(self.shift))
+        keep = tirx.BufferStore(self._shift_before, only(self.kept), [number(0)])
+        total = _scaled(only(self.total), only(self._shift_before), only(self.kept))
         put = tirx.BufferStore(self.total, total, [number(0)])
-        return [keep, *self.shifted(), *guarded(is_there(only(self.total)), [put])]
+        return [keep, *self.shifted(), *guarded(_is_there(only(self.total)), [put])]
 
     def across(self, team: Team) -> Statements:
         """Give each thread what all of them have together."""
@@ -226,23 +237,17 @@ class OnlineWriter:
 
     def settled(self) -> Statements:
         """What stands after the pass over the whole row."""
-        return settled(self.total, self.shift)
+        return self.pair.settled(self.total, self.kept)
 
 
-def scaled(total: ir.Expr, before: ir.Expr, shift: ir.Expr) -> ir.Expr:
+def _scaled(total: ir.Expr, before: ir.Expr, shift: ir.Expr) -> ir.Expr:
     """A sum of exponentials with one shift as that with another."""
     return total * tirx.Cast(total.ty.dtype, tirx.exp(before - shift))
 
 
-def is_there(total: ir.Expr) -> ir.Expr:
+def _is_there(total: ir.Expr) -> ir.Expr:
     """Whether anything was summed up: not at the shift for what a maximum starts from."""
     return tirx.NE(total, tirx.const(0, total.ty.dtype))
-
-
-def settled(total: tirx.Var, shift: tirx.Var) -> Statements:
-    """What makes the sum of exponentials of infinity less infinity what it is."""
-    put = tirx.BufferStore(total, tirx.Cast(total.ty.dtype, only(shift) - only(shift)), [number(0)])
-    return guarded(tirx.EQ(only(shift), _lowest(shift)), [put])
 
 
 def _lowest(shift: tirx.Var) -> ir.Expr:

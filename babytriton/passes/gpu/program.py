@@ -5,7 +5,7 @@ A kernel works on rows; a row has elements. Elementwise kernels are a single row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
@@ -366,6 +366,21 @@ def _anew(load: ir.TensorLoad, before: dict[tirx.Var, Block], has_elements: bool
     ):
         return load
     return tvm_ffi.structural_map(block.value, (ir.Var, lambda var: values.get(var, var)))
+
+
+def reads(expr: ir.Expr, buffers: Collection[tirx.Var]) -> bool:
+    """Whether an expression reads any of some buffers."""
+    return any(load.source in buffers for load in nodes(expr, ir.TensorLoad))
+
+
+def inlined(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
+    """An expression with what buffers of one number are computed from in the place of these."""
+
+    def of_load(load: ir.TensorLoad) -> ir.Expr:
+        value = values.get(load.source)
+        return load if value is None else inlined(value, values)
+
+    return tvm_ffi.structural_map(expr, (ir.TensorLoad, of_load))
 
 
 def is_load_of(expr: ir.Expr, buffer: tirx.Var) -> bool:

@@ -9,10 +9,10 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, open_kernel
+from babytriton.passes.blocks import CHEAP, inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, has_shuffles
 from babytriton.passes.gpu.extents import Extent
-from babytriton.passes.gpu.online import pairs
+from babytriton.passes.gpu.pairs import pairs
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.side_by_side import side_by_side
 from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
@@ -48,6 +48,9 @@ WORDS = 64
 # with so many, NVIDIA's compiler spilled nothing in the kernels that were joined from others.
 VALUE = 3
 
+# How much text it may take to compute elements again in each sweep, where no register keeps them.
+REPEATED = 1024
+
 # Words that a thread should have of a row, before it is shared by more than a warp.
 BUSY = 16
 
@@ -71,9 +74,12 @@ class Rowwise(ScheduleRule):
             return None
         most = min(MOST_THREADS, most_threads(target))
         found: list[RowWriter] = []
-        for repeat_calls in (False, True):
+        for repeat_calls, text in ((False, CHEAP), (True, CHEAP), (True, REPEATED)):
+            if found and text == REPEATED:
+                break
             sch, infos = kernel[0].copy(), list(kernel[1])
-            infos = rows_first(sch, inline_cheap(sch, infos, repeat_calls=repeat_calls))
+            infos = inline_cheap(sch, infos, repeat_calls=repeat_calls, text=text)
+            infos = rows_first(sch, infos)
             rows = shared_rows([sch.get(info.block_rv) for info in infos])
             program = None if rows is None else Program.of(sch, infos, rows)
             shuffles = has_shuffles(target)

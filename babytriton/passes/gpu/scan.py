@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.passes.blocks import (
+    in_loops,
+    inline_cheap,
+    is_one,
+    only_block,
+    open_kernel,
+    plain_blocks,
+)
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, from_lane, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
-from babytriton.passes.gpu.program import Block
-from babytriton.passes.gpu.writer import Statements
+from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
-    VECTOR,
+    LANE,
     WARP,
     as_expr,
     below,
-    both,
-    copy_vector,
+    by_lane,
     each,
     guarded,
-    item_bytes,
     launched,
-    local,
     named,
     number,
     only,
@@ -32,7 +38,9 @@ from babytriton.passes.gpu.writing import (
     told,
     written_out,
 )
-from babytriton.passes.scans import RowScan
+from babytriton.passes.rows import is_on_points
+from babytriton.passes.scans import SCANNED, RowScan, as_points
+from babytriton.passes.statements import sequence
 
 # Threads of a block, at most; and thread blocks that fill any GPU.
 THREADS = 256
@@ -46,24 +54,57 @@ SHORT = 32
 
 
 class Scan(ScheduleRule):
-    """Takes running sums and products along the last axis of tensors.
+    """Takes a running sum or product along the last axis, with pointwise blocks around it.
 
     A thread has a vector of 16 bytes of a row; warps pass what they have on by shuffles, and to
     each other in shared memory, as in Hillis and Steele, "Data parallel algorithms" (1986). A block
     goes along a row, or along a piece of a long one: then a first kernel leaves what the pieces
     have in memory, and each piece starts from what those before it have together. Where a call
     tells sizes, pieces are counted before the launch. Nothing depends on the order in which blocks
-    run.
+    run. What is summed up is computed as it is loaded, and what comes after as it is stored.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
-        scan = RowScan.of(func)
-        if scan is None or (isinstance(scan.length, int) and scan.length < SHORT):
+        blocks = plain_blocks(func)
+        scans = [scan for block in blocks if (scan := RowScan.of(block)) is not None]
+        if len(scans) != 1 or not is_on_points(as_points(blocks)):
             return None
-        writer = ScanWriter.of(scan)
-        if writer.dtype not in SHUFFLED:
+        scan = scans[0]
+        if isinstance(scan.length, int) and scan.length < SHORT:
             return None
-        return written_out(func, writer.kernels(), [writer.partial] if writer.has_pieces else [])
+        kernel = open_kernel(_with_points(func, scan))
+        if kernel is None:
+            return None
+        sch, infos = kernel
+        place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
+        infos = inline_cheap(sch, infos, keep_for=infos[place + 1 : place + 2])
+        rows = [extent for extent in infos[0].dom() if not is_one(extent)]
+        if scan.length != 1:
+            rows.pop()
+        program = Program.of(sch, infos, rows)
+        if program is None or str(scan.start.ty.dtype) not in SHUFFLED:
+            return None
+        place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
+        writer = ScanWriter.of(scan, program, place)
+        passed = [writer.partial] if writer.has_pieces else []
+        return written_out(sch.mod["main"], writer.kernels(), passed)
+
+
+def _with_points(func: tirx.PrimFunc, scan: RowScan) -> tirx.PrimFunc:
+    """The kernel with what a running sum does to points in the place of that."""
+    points = scan.points()
+    (between,) = [region.source for region in points[0].writes]
+    root = func.body.block
+    body = root.body
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    made: list[tirx.Stmt] = []
+    for stmt in statements:
+        block = only_block(stmt)
+        is_scan = block is not None and block.same_as(scan.block)
+        made += map(in_loops, points) if is_scan else [stmt]
+    buffers = [*root.alloc_buffers, between]
+    block = s_tir.SBlock([], [], [], root.name_hint, sequence(made), None, buffers)
+    return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block))
 
 
 @dataclass
@@ -71,37 +112,32 @@ class ScanWriter:
     """Writes the kernels out.
 
     Attributes:
-        source: what is scanned.
-        result: of the scan.
+        program: what is computed, where that of points stands for the scan.
+        place: of the block that is what is scanned.
         reduction: of a row: how the numbers are combined, in which dtype.
-        rows: how many there are.
-        length: of each.
         width: elements of a vector.
         threads: of a piece.
         pieces: of each row.
     """
 
-    source: tirx.Var
-    result: tirx.Var
+    program: Program
+    place: int
     reduction: Block
-    rows: Extent
-    length: Extent
     width: int
     threads: int
     pieces: Extent
 
     @classmethod
-    def of(cls, scan: RowScan) -> ScanWriter:
+    def of(cls, scan: RowScan, program: Program, place: int) -> ScanWriter:
         """For a walk along the rows of a tensor."""
-        source, result, rows, length = scan.source, scan.result, scan.rows, scan.length
-        total = tirx.decl_buffer((number(1),), scan.start.ty.dtype, f"{source.name}_so_far")
+        rows, length = program.row_count, program.length
+        name = scan.source.name
+        total = tirx.decl_buffer((number(1),), scan.start.ty.dtype, f"{name}_so_far")
         put = tirx.BufferStore(total, scan.start, [number(0)])
         reduction = Block(put, False, scan.combine, scan.start, is_result=False)
         width, threads = 1, THREADS
         if isinstance(length, int):
-            width = VECTOR // max(item_bytes(str(x.ty.dtype)) for x in (source, result))
-            while length % width:
-                width //= 2
+            width = program.vector(has_tail=False)
             threads = WARP
             while threads < min(THREADS, -(-length // width)):
                 threads *= 2
@@ -110,10 +146,12 @@ class ScanWriter:
             most = tirx.floordiv(as_expr(length), number(threads * width * STEPS))
             wanted = tirx.floordiv(number(BLOCKS), tirx.Max(as_expr(rows), number(1)))
             count = pieces(wanted, most)
-        return cls(source, result, reduction, rows, length, width, threads, count)
+        return cls(program, place, reduction, width, threads, count)
 
     def __post_init__(self) -> None:
         self.dtype = self.reduction.dtype
+        self.rows, self.length = self.program.row_count, self.program.length
+        self._name = self.program.blocks[self.place].buffer.name.removesuffix("_wide")
         self._count, first = told("pieces", self.pieces)
         self._at_once = self.threads * self.width
         in_pieces = product([self._count, self._at_once])
@@ -125,7 +163,7 @@ class ScanWriter:
             # Only a row of one warp shares nothing with the others of its block.
             self._side_by_side = min(THREADS // WARP, self.rows)
         count = as_expr(product([self.rows, self.pieces]))
-        self.partial = tirx.decl_buffer((count,), self.dtype, f"{self.source.name}_of_pieces")
+        self.partial = tirx.decl_buffer((count,), self.dtype, f"{self._name}_of_pieces")
 
     @property
     def has_pieces(self) -> bool:
@@ -168,51 +206,66 @@ class ScanWriter:
     def _is_there(self, first: ir.Expr) -> ir.Expr | None:
         return below(first, self.length, self._whole)
 
-    def _loaded(self, row: ir.Expr, first: ir.Expr, values: tirx.Var) -> Statements:
-        """The vector's numbers in the dtype of the sum; what changes nothing past the row's end."""
-        vector = local(self.width, str(self.source.ty.dtype), f"{self.source.name}_vector")
-        at = row * as_expr(self.length) + first
-        zero = self.reduction.start
+    def _writer(self, program: Program, row: ir.Expr, is_row: ir.Expr | None = None) -> Writer:
+        writer = Writer(program, self.width, self.width)
+        writer.row = lambda: row
+        writer.is_row = is_row
+        return writer
 
-        def widened(n: ir.Expr) -> Statements:
-            value = tirx.Cast(self.dtype, tirx.BufferLoad(vector, [n]))
-            return [tirx.BufferStore(values, value, [n])]
+    def _loaded(
+        self, writer: Writer, first: ir.Expr, before_it: Sequence[Callable[[Vector], Statements]]
+    ) -> Statements:
+        """The numbers of a vector in the dtype of the sum; what changes nothing past the row's end.
 
-        moved = copy_vector(self.width, (vector, number(0)), (self.source, at))
-        body = [*moved, *each("lane", self.width, widened)]
+        Args:
+            writer: of the thread.
+            first: the number of the vector's first element.
+            before_it: what computes the blocks up to that of these numbers.
+        """
+        vector = Vector(first, number(0), self.width)
+        body = by_lane([stmt for part in before_it for stmt in part(vector)], self.width)
         is_there = self._is_there(first)
-        if is_there is not None:
-            cleared = each("lane", self.width, lambda n: [tirx.BufferStore(values, zero, [n])])
-            body = [*cleared, *guarded(is_there, body)]
-        return [tirx.AllocBuffer(vector), *body]
+        if is_there is None:
+            return body
+        values, zero = self._values(writer), self.reduction.start
+        cleared = each("lane", self.width, lambda n: [tirx.BufferStore(values, zero, [n])])
+        return [*cleared, *guarded(is_there, body)]
+
+    def _values(self, writer: Writer) -> tirx.Var:
+        """Where the numbers of a vector are that are scanned."""
+        return writer.value(writer.program.blocks[self.place])
 
     def _totals(self, ids: dict[str, ir.Expr]) -> Statements:
         """What a thread does for the total of its piece."""
-        lane, allocations = ids["threadIdx.x"], list[tirx.Var]()
+        lane = ids["threadIdx.x"]
         row, piece, _ = self._place(ids)
-        total = local(1, self.dtype, f"{self.source.name}_of_piece")
-        values = local(self.width, self.dtype, f"{self.source.name}_wide")
-        allocations += [total, values]
+        own = [replace(block, is_result=False) for block in self.program.blocks]
+        writer = self._writer(replace(self.program, blocks=tuple(own)), row)
+        loaded = writer.load_of_rows()
+        before_it = [writer.pointwise(block) for block in own[: self.place + 1]]
+        values = self._values(writer)
+        total = writer.allocate(1, self.dtype, f"{self._name}_of_piece")
         add = adding(self.reduction, total)
 
         def step(n: ir.Expr) -> Statements:
             first, before = self._first(piece, n, lane)
-            body = [*before, *self._loaded(row, first, values)]
+            body = [*before, *self._loaded(writer, first, before_it)]
             return body + each("lane", self.width, lambda i: add(tirx.BufferLoad(values, [i])))
 
         # No piece starts from what the last one has.
         steps = tirx.Select(
             piece + number(1) < as_expr(self._count), as_expr(self._steps), number(0)
         )
-        team = Team(self.threads, lane, True, allocations)
+        team = Team(self.threads, lane, True, writer.allocations)
         body = [
+            *loaded,
             start(self.reduction, total),
             *each("step", steps, step, tirx.ForKind.SERIAL),
             *team.combine((self.reduction, total)),
         ]
         put = store(self.partial, only(total), row * as_expr(self._count) + piece)
         body += guarded(tirx.EQ(lane, number(0)), [put])
-        return [*map(tirx.AllocBuffer, allocations), *body]
+        return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
     def _before_piece(
         self, row: ir.Expr, piece: ir.Expr, lane: ir.Expr, carry: tirx.Var, team: Team
@@ -234,20 +287,23 @@ class ScanWriter:
 
     def _scan(self, ids: dict[str, ir.Expr]) -> Statements:
         """What a thread does for the results of its piece."""
-        lane, name = ids["threadIdx.x"], self.source.name
+        lane, name = ids["threadIdx.x"], self._name
         row, piece, is_row = self._place(ids)
+        writer = self._writer(self.program, row, is_row)
+        loaded = writer.load_of_rows()
+        blocks = [writer.pointwise(block) for block in self.program.blocks]
+        before_it, after_it = blocks[: self.place + 1], blocks[self.place + 1 :]
+        values = self._values(writer)
         carry, before, total, other = (
-            local(1, self.dtype, f"{name}_{what}") for what in ("carry", "before", "total", "other")
+            writer.allocate(1, self.dtype, f"{name}_{what}")
+            for what in ("carry", "before", "total", "other")
         )
-        values = local(self.width, self.dtype, f"{name}_wide")
-        done = local(self.width, str(self.result.ty.dtype), f"{self.result.name}_vector")
-        allocations = [carry, before, total, other, values, done]
         combine = self.reduction.combine
         assert combine is not None
         warps = self.threads // WARP
         of_warps = shared(warps, self.dtype, f"{name}_of_warps")
         if warps > 1:
-            allocations.append(of_warps)
+            writer.allocations.append(of_warps)
         warp, place = tirx.floordiv(lane, number(WARP)), tirx.floormod(lane, number(WARP))
 
         def put(buffer: tirx.Var, value: ir.Expr) -> tirx.Stmt:
@@ -275,11 +331,11 @@ class ScanWriter:
 
         def finish(n: ir.Expr) -> Statements:
             value = combine(only(before), tirx.BufferLoad(values, [n]))
-            return [tirx.BufferStore(done, tirx.Cast(self.result.ty.dtype, value), [n])]
+            return [tirx.BufferStore(values, value, [n])]
 
         def step(n: ir.Expr) -> Statements:
             first, named_first = self._first(piece, n, lane)
-            body = [*named_first, *self._loaded(row, first, values)]
+            body = [*named_first, *self._loaded(writer, first, before_it)]
             body += each("lane", self.width - 1, follow) if self.width > 1 else []
             body += [put(total, tirx.BufferLoad(values, [number(self.width - 1)]))]
             body += each("doubling", WARP.bit_length() - 1, double)
@@ -290,12 +346,14 @@ class ScanWriter:
             body += each("earlier", warps, of_warp) if warps > 1 else []
             taken = put(before, combine(only(before), only(other)))
             body += [put(other, from_lane("up", only(total), number(1)))]
-            body += [*guarded(place >= number(1), [taken]), *each("lane", self.width, finish)]
-            at = row * as_expr(self.length) + first
-            stored = copy_vector(self.width, (self.result, at), (done, number(0)))
-            return body + guarded(both(is_row, self._is_there(first)), stored)
+            body += guarded(place >= number(1), [taken])
+            vector = Vector(first, number(0), self.width)
+            done = each(LANE, self.width, finish)
+            done += [stmt for part in after_it for stmt in part(vector)]
+            return body + guarded(self._is_there(first), by_lane(done, self.width))
 
-        team = Team(self.threads, lane, True, allocations)
-        body = [start(self.reduction, carry), *self._before_piece(row, piece, lane, carry, team)]
+        team = Team(self.threads, lane, True, writer.allocations)
+        body = [*loaded, start(self.reduction, carry)]
+        body += self._before_piece(row, piece, lane, carry, team)
         body += each("step", self._steps, step, tirx.ForKind.SERIAL)
-        return [*map(tirx.AllocBuffer, allocations), *body]
+        return [*map(tirx.AllocBuffer, writer.allocations), *body]

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from babytriton.passes.blocks import nodes
 from babytriton.passes.gpu.accesses import Access
 from babytriton.passes.gpu.combining import Team, adding, start
-from babytriton.passes.gpu.online import Online, OnlineWriter
+from babytriton.passes.gpu.pairs import Pair
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import by_lane, item_bytes
@@ -32,30 +32,30 @@ class Sweeps:
     """
 
     program: Program
-    pairs: tuple[Online, ...]
+    pairs: tuple[Pair, ...]
     numbers: tuple[int, ...]
 
     @classmethod
-    def of(cls, program: Program, pairs: Iterable[Online] = ()) -> Sweeps:
+    def of(cls, program: Program, pairs: Iterable[Pair] = ()) -> Sweeps:
         """The fewest sweeps.
 
         Args:
             program: what is computed.
             pairs: reductions that may share one although the second reads the first.
         """
-        totals = {pair.total: pair for pair in pairs}
+        totals = {pair.second: pair for pair in pairs}
         ready: dict[tirx.Var, int] = {}
         numbers: list[int] = []
-        together: list[Online] = []
+        together: list[Pair] = []
         for place, block in enumerate(program.blocks):
             read = _read(block) & ready.keys()
             number = max((ready[buffer] for buffer in read), default=0)
             if place in totals:
                 pair = totals[place]
-                of_top = {program.blocks[n].buffer for n in (pair.top, *pair.between)}
-                others = max((ready[buffer] for buffer in read - of_top), default=0)
-                if others <= numbers[pair.top]:
-                    number = numbers[pair.top]
+                of_first = {program.blocks[n].buffer for n in (pair.first, *pair.between)}
+                others = max((ready[buffer] for buffer in read - of_first), default=0)
+                if others <= numbers[pair.first]:
+                    number = numbers[pair.first]
                     together.append(pair)
             numbers.append(number)
             ready[block.buffer] = number + 1 if block.combine is not None else number
@@ -86,18 +86,21 @@ class Sweeps:
             keeps: whether what one sweep has loaded is there for the next.
         """
         found = []
-        for one, readers in self._readers():
+        for one, readers in self._readers(keeps):
             own = [number for number in readers if keeps or number == sweep]
             if len(own) > 1 and min(own) == sweep:
                 found.append((one, max(own) > sweep))
         return found
 
-    def _readers(self) -> list[tuple[Access, list[int]]]:
+    def _readers(self, keeps: bool) -> list[tuple[Access, list[int]]]:
         """What is read from memory along the row, and the sweeps of the blocks that read it."""
-        written = {block.buffer for block in self.program.blocks}
+        written = {block.buffer: n for block, n in zip(self.program.blocks, self.numbers)}
         found: list[tuple[Access, list[int]]] = []
         for reader, one in self.program.accesses():
-            if not one.moves or one.buffer in written:
+            is_at_hand = one.buffer in written and (
+                keeps or written[one.buffer] == self.numbers[reader]
+            )
+            if not one.moves or is_at_hand:
                 continue
             readers = next((readers for other, readers in found if one.is_same(other)), None)
             if readers is None:
@@ -112,7 +115,7 @@ class Sweeps:
         Args:
             least: bytes of a register that an element takes at least.
         """
-        spans = [(str(one.buffer.ty.dtype), min(own), max(own)) for one, own in self._readers()]
+        spans = [(str(one.buffer.ty.dtype), min(own), max(own)) for one, own in self._readers(True)]
         for block, first in zip(self.program.blocks, self.numbers):
             if not is_of_row(block):
                 spans.append((block.dtype, first, self._last_reader(block, first)))
@@ -131,9 +134,12 @@ class Sweeps:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether a sweep reads what an earlier one computes of each element."""
-        blocks = [pair for pair in zip(self.program.blocks, self.numbers) if not is_of_row(pair[0])]
-        return any(self._last_reader(block, number) > number for block, number in blocks)
+        """Whether a sweep reads what an earlier one computes of each element and does not store."""
+        return any(
+            self._last_reader(block, number) > number
+            for block, number in zip(self.program.blocks, self.numbers)
+            if not is_of_row(block) and not block.is_result
+        )
 
     def _last_reader(self, block: Block, number: int) -> int:
         """The last sweep that reads what a block computes in its own one, or before it."""
@@ -152,7 +158,7 @@ class Sweeps:
 
     def _needed(self, places: list[int]) -> list[int]:
         """Places, and those of what is needed to compute them once the reductions are done."""
-        totals = {pair.total: (pair.top, *pair.between) for pair in self.pairs}
+        totals = {pair.second: (pair.first, *pair.between) for pair in self.pairs}
         found: set[int] = set()
         while places:
             place, *places = places
@@ -197,7 +203,7 @@ class SweepWriter:
             writer.forget()
         self._load = writer.keep(sweeps.shared(sweep, keeps))
         self.pairs = [
-            OnlineWriter(writer, p) for p in sweeps.pairs if sweeps.numbers[p.top] == sweep
+            pair.writer(writer) for pair in sweeps.pairs if sweeps.numbers[pair.first] == sweep
         ]
         self.totals: dict[int, tirx.Var] = {}
         self._parts: list[Callable[[Vector], Statements]] = []
@@ -224,8 +230,8 @@ class SweepWriter:
 
     def of_vector(self, vector: Vector) -> Statements:
         """What is done for the elements of a vector."""
-        parts = [*self._parts, *(pair.top_of for pair in self.pairs)]
-        parts += [pair.total_of for pair in self.pairs]
+        parts = [*self._parts, *(pair.first_of for pair in self.pairs)]
+        parts += [pair.second_of for pair in self.pairs]
         done = [stmt for part in parts for stmt in part(vector)]
         return [*self._load(vector), *by_lane(done, vector.width)]
 

@@ -134,8 +134,11 @@ class Writer:
         ]
 
     def forget(self) -> None:
-        """Have each block load what it reads by itself."""
+        """Have each block load what it reads by itself, also what others have stored."""
         self._kept.clear()
+        for block in self.program.blocks:
+            if block.has_elements and block.combine is None:
+                self._values.pop(block.buffer, None)
 
     def load_of_rows(self) -> Statements:
         """What loads the numbers that are read for the whole row."""
