@@ -51,6 +51,7 @@ from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls, without_reshapes
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
+from babytriton.passes.roundings import without_needless_roundings
 from babytriton.passes.rows import (
     are_of_rows,
     is_on_columns,
@@ -132,10 +133,11 @@ COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
 
 FINISH = {
     "cpu": (
-        *(precise_math_on_cpu, any_address, plain_loops, past_caches),
+        *(precise_math_on_cpu, without_needless_roundings),
+        *(any_address, plain_loops, past_caches),
         *(fused_multiply_adds, rounded_products),
     ),
-    "cuda": (users_values, precise_math_on_gpu),
+    "cuda": (users_values, precise_math_on_gpu, without_needless_roundings),
     "metal": (math_for("metal"), with_short_vectors),
     "opencl": (math_for("opencl"),),
     "webgpu": (math_for("webgpu"), without_vectors),

@@ -1,7 +1,8 @@
-"""Products round before something is added to them, as torch's do."""
+"""What is rounded: products before something is added to them, and halves where they must be."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -76,3 +77,55 @@ def by_hand(x: torch.Tensor) -> torch.Tensor:
 def test_the_largest_product_less_the_maximum_is_zero(fn: Any) -> None:
     x = torch.randn(64, 1003, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(bt.jit("cpu")(fn)(x), fn(x), rtol=1e-6, atol=0)
+
+
+# Halves
+
+HALVES = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
+
+WHOLE = {
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "of the absolute value": lambda x: x.abs().floor().clamp(-3, 3) * 2,
+    "of a float32": lambda x: (x.float() * 1.7).ceil().to(x.dtype),
+}
+
+
+@pytest.mark.parametrize("fn", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_whole_numbers_of_all_halves(fn: Any, dtype: torch.dtype) -> None:
+    """The same bits as torch's, with the signs of zeros; of NaN that it is none."""
+
+    def called(x):
+        return fn(x)
+
+    x = HALVES.view(dtype)
+    found, exact = bt.jit("cpu")(called)(x), fn(x)
+    is_nan = exact.isnan()
+    assert torch.equal(found.isnan(), is_nan)
+    assert torch.equal(found.view(torch.int16)[~is_nan], exact.view(torch.int16)[~is_nan])
+
+
+@pytest.mark.parametrize("to", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=str)
+def test_integers_of_all_halves(to: torch.dtype) -> None:
+    def cast(x):
+        return x.to(to)
+
+    x = HALVES.view(torch.float16)
+    x = x[x.isfinite()]
+    assert torch.equal(bt.jit("cpu")(cast)(x), x.to(to))
+
+
+def test_what_halves_have_is_not_rounded_to_them() -> None:
+    def quantized(x):
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        return (x / scale).round().clamp(-127, 127).to(torch.int8)
+
+    x = torch.empty(64, 512, dtype=torch.bfloat16)
+    source = bt.jit(bt.Target("cuda", arch="sm_80"))(quantized).lower(x).compile().source()
+    rounded = re.findall(r"\(nv_bfloat16\)\(*(\w+)", source)
+    assert "fabs_value" not in rounded
+    assert "nearbyint_value" not in rounded
+    assert source.count("(nv_bfloat16)") == 3  # the largest, the scale, and the quotient

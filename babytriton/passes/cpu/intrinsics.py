@@ -20,9 +20,18 @@ from babytriton.passes.intrinsics import (
 LIBRARY = ("tanh", "atanh", "sinh", "cosh")
 
 
+# Functions that LLVM takes back out of float32 if they stand between casts of float16, which it has
+# no vectors for.
+_WHOLE = ("floor", "ceil", "trunc", "nearbyint")
+
+# Added to and taken from a float32 of at most 22 bits, it rounds that to a whole number.
+_ROUNDING = 1.5 * 2**23
+
+
 def precise_math(mod: IRModule) -> IRModule:
     """Kernels whose math is as precise as torch's; 16-bit float functions run in float32."""
-    return rewrite_calls(rewrite(mod, tirx.Mod, _remainder), precise)
+    mod = rewrite_calls(rewrite(mod, tirx.Mod, _remainder), precise)
+    return rewrite(mod, tirx.Cast, _of_float16)
 
 
 def _remainder(node: tirx.Mod) -> ir.Expr:
@@ -32,6 +41,36 @@ def _remainder(node: tirx.Mod) -> ir.Expr:
         return node
     wide = [x.astype("float32") for x in (node.a, node.b)]
     return tirx.call_intrin("float32", "tirx.fmod", *wide).astype(dtype)
+
+
+def _of_float16(cast: tirx.Cast) -> ir.Expr:
+    """A cast, where what LLVM makes of it has no vectors, or shorter ones than it could have."""
+    value, dtype = cast.value, dtype_of(cast)
+    if dtype == "float16" and isinstance(value, ir.Call) and function_name(value) in _WHOLE:
+        number = value.args[0]
+        if isinstance(number, tirx.Cast) and dtype_of(number.value) == "float16":
+            return tirx.Cast(dtype, _whole(function_name(value), number))
+    is_short = dtype in ("int8", "uint8", "int16") and isinstance(value, tirx.Cast)
+    if is_short and dtype_of(value) == "int64" and dtype_of(value.value) == "float16":
+        return tirx.Cast(dtype, tirx.Cast("int32", value.value))
+    return cast
+
+
+def _whole(name: str, number: ir.Expr) -> ir.Expr:
+    """The whole number that a function makes of a float16 in float32, with its sign, also of 0."""
+    x = tirx.Var("number", "float32")
+    value = tirx.abs(x) if name == "trunc" else x
+    limit = tirx.const(_ROUNDING, "float32")
+    zero, one = tirx.const(0, "float32"), tirx.const(1, "float32")
+    near = value + limit - limit
+    if name in ("floor", "trunc"):
+        found = near - tirx.Select(near > value, one, zero)
+    elif name == "ceil":
+        found = near + tirx.Select(near < value, one, zero)
+    else:
+        found = near
+    whole = tirx.call_intrin("float32", "tirx.copysign", found, x)
+    return tirx.Let(x, number, whole)
 
 
 def precise(call: ir.Call) -> ir.Expr:
