@@ -94,6 +94,10 @@ def erf(x: torch.Tensor) -> torch.Tensor:
     return torch.erf(x)
 
 
+def erfc(x: torch.Tensor) -> torch.Tensor:
+    return torch.erfc(x)
+
+
 def sin(x: torch.Tensor) -> torch.Tensor:
     return torch.sin(x)
 
@@ -134,7 +138,7 @@ def hypot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 UNARY = [
     *((fn, 4) for fn in (exp, exp2, expm1, log, log1p, log2, log10, sigmoid, rsqrt)),
     *((fn, 4) for fn in (sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan)),
-    *((fn, 6) for fn in (erf, tanh)),
+    *((fn, 6) for fn in (erf, erfc, tanh)),
 ]
 BINARY = [(power, 4), (atan2, 4), (hypot, 1)]
 
@@ -162,7 +166,8 @@ def test_ten_million_numbers(fn: Callable[[torch.Tensor], torch.Tensor], limit: 
 
 
 @pytest.mark.parametrize(
-    ("fn", "limit"), [(fn, limit) for fn, limit in UNARY if fn in (exp, exp2, expm1, sinh, cosh)]
+    ("fn", "limit"),
+    [(fn, limit) for fn, limit in UNARY if fn in (exp, exp2, expm1, erfc, sinh, cosh)],
 )
 def test_exponentials_without_an_instruction_that_scales(fn: Any, limit: float) -> None:
     """Processors with AVX-512 have one."""

@@ -20,7 +20,8 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
     for formula in (
         *(exponentials.exp, exponentials.exp2, exponentials.expm1, exponentials.sigmoid),
         exponentials.rsqrt,
-        *(exponentials.tanh, exponentials.sinh, exponentials.cosh, exponentials.erf),
+        *(exponentials.tanh, exponentials.sinh, exponentials.cosh),
+        *(exponentials.erf, exponentials.erfc),
         *(logarithms.log, logarithms.log1p, logarithms.log2, logarithms.log10, logarithms.pow),
         *(logarithms.asinh, logarithms.acosh, logarithms.atanh),
         *(trigonometry.sin, trigonometry.cos, trigonometry.tan, trigonometry.hypot),
