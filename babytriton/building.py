@@ -32,6 +32,9 @@ LANGUAGES = ("metal", "opencl", "webgpu")
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
+# Stands between TVM's preamble and what else comes before the kernels.
+_FUNCTIONS = "// Functions that the kernels call\n\n"
+
 # Stands in TVM's preamble, and hardly in a user's.
 _MARK = "#include <cuda.h>"
 
@@ -60,7 +63,8 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
         called = cuda_code.Called.of(ours)
         preamble = Listing.of(ours).preamble
         kernels = called.named(ours.removeprefix(preamble)) if source is None else source
-        return preamble + called.source() + kernels
+        code = called.source("" if source is None else source)
+        return preamble + (_FUNCTIONS + code if code else "") + kernels
 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 
@@ -162,10 +166,11 @@ def sources(
 
 
 def cuda_source(built: Executable, *, full: bool) -> str:
-    """The kernels, or all that is compiled."""
+    """The kernels with the functions that they call, or all that is compiled."""
     source = built.cuda()
-    kernels = Listing.of(source).kernels.values()
-    return source if full else "\n\n".join(kernel.strip() for kernel in kernels)
+    listing = Listing.of(source)
+    parts = [listing.preamble.partition(_FUNCTIONS)[2], *listing.kernels.values()]
+    return source if full else "\n\n".join(part.strip() for part in parts if part)
 
 
 def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch, ...]:

@@ -77,9 +77,10 @@ class Called:
                 taken.add(name)
         return cls(names)
 
-    def source(self) -> str:
-        """The code, to stand before the kernels."""
-        return self.named("".join(f"{CODES[own].source}\n\n" for own in self.names))
+    def source(self, kernels: str = "") -> str:
+        """The code, to stand before the kernels; without that which their text has itself."""
+        missing = [x for x, name in self.names.items() if not is_device_function(kernels, name)]
+        return self.named("".join(f"{CODES[own].source}\n\n" for own in missing))
 
     def named(self, text: str) -> str:
         """A text with the program's names."""

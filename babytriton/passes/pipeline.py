@@ -31,6 +31,7 @@ from babytriton.passes.fusion import Kind, fuse_kernels
 from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
 from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
+from babytriton.passes.gpu.order_keys import order_keys_by_name
 from babytriton.passes.gpu.portable import (
     math_for,
     with_short_vectors,
@@ -137,7 +138,10 @@ FINISH = {
         *(any_address, plain_loops, past_caches),
         *(fused_multiply_adds, rounded_products),
     ),
-    "cuda": (users_values, precise_math_on_gpu, without_needless_roundings),
+    "cuda": (
+        *(users_values, order_keys_by_name),
+        *(precise_math_on_gpu, without_needless_roundings),
+    ),
     "metal": (math_for("metal"), with_short_vectors),
     "opencl": (math_for("opencl"),),
     "webgpu": (math_for("webgpu"), without_vectors),

@@ -303,3 +303,27 @@ def test_the_benchmark_runs_without_a_gpu() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(": right\n") == 27
+
+
+def extremes(x):
+    return x.abs().amax(-1), x.amin(-1)
+
+
+@needs_gpu
+def test_floats_are_compared_by_a_function_that_is_shown() -> None:
+    """It is the reader's to see, and to edit."""
+    x = torch.randn(40, 64, generator=torch.Generator().manual_seed(0))
+    x[3, 5] = torch.nan
+    x[1] = -torch.inf
+    own = bt.jit(gpu.TARGET)(extremes).lower(x).compile()
+    source = own.source()
+    assert "= max(amax_key_of_row, order_key(" in source
+    assert source.count("__float_as_int(") == 2  # in as many functions
+    again = own.with_source(source)
+    other = own.with_source(source.replace("return x != x", "return x == 0 ? 1 << 30 : x != x"))
+    whole = own.with_source(own.source(full=True))
+    for program in (own, again, other, whole):
+        for found, exact in zip(gpu.call(program, (x,)), extremes(x)):
+            assert torch.equal(found.nan_to_num(7), exact.nan_to_num(7))
+    zeros = torch.zeros(40, 64)
+    assert gpu.call(other, (zeros,))[0].max() > 1
