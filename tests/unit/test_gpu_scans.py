@@ -84,6 +84,15 @@ def test_numbers_of_rows_and_of_columns() -> None:
     check(weighted, x, scale, bias, within=1e-4, program=program)
 
 
+def test_single_numbers() -> None:
+    """Those that are computed once stand apart, or are computed by each thread."""
+
+    def scaled(x, s):
+        return (x * (s * 2 + 1)).cumsum(-1) - s, (x * torch.exp(s)).cumsum(-1) * torch.exp(s * 3)
+
+    check(scaled, torch.randn(5, 300), torch.tensor(0.3), within=1e-4)
+
+
 def test_what_needs_other_numbers_stays_apart() -> None:
     """Such as the sum so far of the number before, or the sum of all."""
 

@@ -78,13 +78,13 @@ class Scan(ScheduleRule):
         sch, infos = kernel
         place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
         infos = inline_cheap(sch, infos, keep_for=infos[place + 1 : place + 2])
-        rows = [extent for extent in infos[0].dom() if not is_one(extent)]
-        if scan.length != 1:
-            rows.pop()
+        place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
+        *rows, _ = [extent for extent in infos[place].dom() if not is_one(extent)]
         program = Program.of(sch, infos, rows)
         if program is None or str(scan.start.ty.dtype) not in SHUFFLED:
             return None
-        place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
+        if not all(block.has_elements for block in program.blocks):
+            return None
         writer = ScanWriter.of(scan, program, place)
         passed = [writer.partial] if writer.has_pieces else []
         return written_out(sch.mod["main"], writer.kernels(), passed)
