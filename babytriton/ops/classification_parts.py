@@ -14,6 +14,7 @@ from babytriton.ops import numerics
 from babytriton.ops.gradients import classification as gradients
 from babytriton.ops.loss_reduction import reduction_of
 from babytriton.ops.parts import part
+from babytriton.ops.refusals import IllTyped
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
 from babytriton.ops.softmax import top_of_row
@@ -150,6 +151,10 @@ def type_of_losses(fn: Callable[..., Any]) -> Callable[..., Any]:
         *more: Any,
         **named: Any,
     ) -> Any:
+        if target.is_floating_point() and (fn is F.nll_loss or target.ndim != input.ndim):
+            # torch complains of what it calls with them.
+            also = "" if fn is F.nll_loss else ", or probabilities in the shape of the input"
+            raise IllTyped(f"the target must be classes of dtype int64{also}")
         args = (input, target, weight, size_average, ignore_index, reduce, reduction, *more)
         found = fn(*args, **named)
         is_each = reduction_of(size_average, reduce, reduction) == "none"

@@ -17,6 +17,7 @@ from babytriton.ops.axes import Axes, softmax_dim
 from babytriton.ops.gradients import softmax as gradients
 from babytriton.ops.moments import widened
 from babytriton.ops.parts import part, plain
+from babytriton.ops.refusals import IllTyped
 from babytriton.ops.site import Site, compute
 from babytriton.ops.table import Op, stops
 from babytriton.ops.value import Value
@@ -35,6 +36,7 @@ def _softmin(site: Site, input: Value, dim: int | None = None, *_: Any, **__: An
 
 
 def _log_softmax(site: Site, input: Value, dim: int | None = None, *_: Any, **__: Any) -> Any:
+    _require_floats(site.dtype)
     axes = _softmax_axes(input, dim)
 
     def fn(x: te.Tensor) -> te.Tensor:
@@ -54,6 +56,7 @@ def _log_softmax(site: Site, input: Value, dim: int | None = None, *_: Any, **__
 def _normalized_exponentials(
     site: Site, name: str, input: Value, dim: int | None, sign: int
 ) -> Any:
+    _require_floats(site.dtype)
     axes = _softmax_axes(input, dim)
 
     def fn(x: te.Tensor) -> te.Tensor:
@@ -67,6 +70,12 @@ def _normalized_exponentials(
         )
 
     return site.te(name, fn, site.expr(input, site.dtype))
+
+
+def _require_floats(dtype: torch.dtype) -> None:
+    """Refuse other results, which meta tensors do not."""
+    if not dtype.is_floating_point:
+        raise IllTyped(f"not implemented for {str(dtype).removeprefix('torch.')}")
 
 
 def negated(x: te.Tensor) -> te.Tensor:
@@ -118,6 +127,7 @@ def _shifted(
     Callers pass a dtype by position, too, after _stacklevel or without one.
     """
     (dtype,) = [x for x in rest if isinstance(x, torch.dtype)] or [dtype or input.dtype]
+    _require_floats(dtype)
     dim = softmax_dim(dim, input.ndim)
     x = input.to(dtype)
     # What comes of it has its share in the gradient of a part.

@@ -527,3 +527,22 @@ def test_functions_of_sizes_are_not_run_to_be_asked(monkeypatch: pytest.MonkeyPa
 def test_functions_that_refuse_bools(fn: Any) -> None:
     with pytest.raises(bt.CompileError, match="BT003"):
         bt.jit("cpu")(fn)(torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("call", [torch.softmax, torch.log_softmax], ids=lambda f: f.__name__)
+def test_softmax_gives_floats_alone(call: Callable[..., Any], grad: bool) -> None:
+    def fn(x):
+        return call(x, -1, torch.int32)
+
+    assert "not implemented for int32" in refused("BT003", fn, X.clone().requires_grad_(grad))
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss], ids=lambda f: f.__name__)
+def test_classes_are_integers(loss: Callable[..., Any]) -> None:
+    def fn(x, t):
+        return loss(x, t)
+
+    text = refused("BT003", fn, X, torch.zeros(4))
+    assert "the target must be classes of dtype int64" in text
+    assert ("probabilities in the shape of the input" in text) == (loss is F.cross_entropy)
