@@ -16,6 +16,7 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.primfunc import is_users
 from babytriton.passes.bindings import CALL_TIR
 from babytriton.passes.blocks import nodes
+from babytriton.passes.launch_names import END, of_launch
 
 # Names that Relax gives to what the user has none for.
 _GIVEN = re.compile(r"(gv|lv)\d*")
@@ -28,9 +29,6 @@ _OF_CONSTANT = re.compile(r"param_\d+")
 
 # Names that TVM gives to what its operators compute.
 _TVMS = re.compile(r"compute|T_\w+|\w+_red")
-
-# What the names of kernels end in: those of the user's functions are taken.
-_END = "_kernel"
 
 # What TVM adds to the names of what passes between the parts of a kernel.
 _BETWEEN = re.compile(r"_intermediate(_\d+)?$")
@@ -328,11 +326,11 @@ def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar
         if not name.strip("_"):
             name = "main"  # nothing is left of it
         unique, count = name, 1
-        while unique + _END in taken:
+        while unique + END in taken:
             count += 1
             unique = f"{name}_{count}"
-        taken.add(unique + _END)
-        found[kernel] = ir.GlobalVar(unique + _END)
+        taken.add(unique + END)
+        found[kernel] = ir.GlobalVar(unique + END)
         _update_type(found[kernel], kernel.ty)
     return found
 
@@ -405,38 +403,3 @@ def named_after(func: tirx.PrimFunc, arguments: Sequence[ir.Expr]) -> tirx.PrimF
 
 def _with_vars(func: ir.BaseFunc, renamed: Mapping[ir.Var, ir.Var]) -> ir.BaseFunc:
     return tvm_ffi.structural_map(func, (ir.Var, lambda var: renamed.get(var, var)))
-
-
-def of_launch(function: str, place: int) -> str:
-    """The name of a function's kernel, by its place among those of the function."""
-    return function.removesuffix(_END) + _END + (f"_{place}" if place else "")
-
-
-_LAUNCHED = re.compile(rf"({_END}){_END}((?:_\d+)?)$")
-
-
-def of_launches(mod: IRModule) -> IRModule:
-    """What the GPU runs, by the names of the kernels: TVM has added an ending of its own."""
-    functions = {}
-    for var, func in mod.functions_items():
-        name = _shorter(var.name_hint)
-        functions[ir.GlobalVar(name)] = func.with_attr("global_symbol", name)
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-
-def launching(mod: IRModule) -> IRModule:
-    """What launches kernels, by those names."""
-
-    def of_text(text: ir.StringImm) -> ir.StringImm:
-        name = _shorter(text.value)
-        return text if name == text.value else ir.StringImm(name)
-
-    functions = {
-        var: tvm_ffi.structural_map(func, (ir.StringImm, of_text))
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-
-def _shorter(name: str) -> str:
-    return _LAUNCHED.sub(r"\1\2", name)

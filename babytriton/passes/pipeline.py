@@ -12,7 +12,18 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.passes import constants, cpu, devices, forms, gpu, indices, lines, names, updates
+from babytriton.passes import (
+    constants,
+    cpu,
+    devices,
+    forms,
+    gpu,
+    indices,
+    launch_names,
+    lines,
+    names,
+    updates,
+)
 from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
@@ -163,7 +174,7 @@ def _lowering() -> tuple[Any, ...]:
 
     def finish() -> tvm.transform.Pass:
         host = tvm.transform.Sequential(
-            [_pass(names.launching), on_the_stack(), in_vectors(), finish_host()]
+            [_pass(launch_names.launching), on_the_stack(), in_vectors(), finish_host()]
         )
         own = (
             *(vector_math.lower_intrinsics(host), store_past_caches(), define_zeros()),
@@ -172,7 +183,7 @@ def _lowering() -> tuple[Any, ...]:
         return tvm.transform.Sequential(own)
 
     def of_device() -> tvm.transform.Pass:
-        own = (names.of_launches, without_mentions, indices.in_short)
+        own = (launch_names.of_launches, without_mentions, indices.in_short)
         after = (indices.of_one_width, named_values)
         return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 

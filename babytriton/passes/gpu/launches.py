@@ -9,7 +9,7 @@ from tvm import IRModule, ir, tirx
 
 from babytriton.passes.bindings import in_order_of_calls
 from babytriton.passes.blocks import nodes
-from babytriton.passes.names import of_launch
+from babytriton.passes.launch_names import of_launch
 from babytriton.plan import KernelLaunch
 
 _AXES = ("x", "y", "z")
