@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -245,7 +246,8 @@ class Parameters:
     def named(cls, name: str, names: Sequence[str]) -> Parameters:
         """Those of a program that no Python function stands for."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in names]))
+        allowed = [f"{each}_" if keyword.iskeyword(each) else each for each in names]
+        return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in allowed]))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The value of each parameter, in order, defaults filled in; for a module, ``ABSENT``.

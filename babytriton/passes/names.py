@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax, s_tir, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.ops.primfunc import is_users
@@ -73,7 +73,7 @@ def named(mod: IRModule) -> IRModule:
         uses.setdefault(kernel, use)
     functions = {var: _with_results(func, uses.get(var)) for var, func in mod.functions_items()}
     functions |= _with_operands(mod, functions)
-    if not all(name.isascii() for name in _names(mod)):
+    if not all(name.isascii() for name in _names(IRModule(functions))):
         functions = {
             var: _in_ascii(func) if isinstance(func, tirx.PrimFunc) else func
             for var, func in functions.items()
@@ -237,6 +237,8 @@ def _names(mod: IRModule) -> Iterator[str]:
             yield from (param.name for param in func.params)
             for block in getattr(func.body, "blocks", ()):
                 yield from (binding.var.name for binding in block.bindings)
+        elif isinstance(func, tirx.PrimFunc) and isinstance(func.body, s_tir.SBlockRealize):
+            yield from (buffer.name for buffer in (*func.params, *func.body.block.alloc_buffers))
 
 
 def _in_ascii(func: tirx.PrimFunc) -> tirx.PrimFunc:

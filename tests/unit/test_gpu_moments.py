@@ -92,6 +92,21 @@ def test_what_is_no_number_stays_so(number: float, place: int) -> None:
             )
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_whose_squares_are_too_large(dynamic: bool) -> None:
+    """What they are apart from each other is not, or is what is infinite in torch as well."""
+    near = (rows(1, LENGTH) * 1e-5 + 1) * 2e19
+    apart = torch.ones(1, LENGTH)
+    apart[0, 40] = 1e25
+    for x in (near.float(), torch.full((1, LENGTH), 2e19)):
+        program = bt.jit(gpu.TARGET, dynamic=dynamic)(by_hand).lower(x).compile()
+        found, scale = gpu.call(program, (x,))
+        assert found.isfinite().all()
+        assert scale.isfinite().all()
+    program = bt.jit(gpu.TARGET, dynamic=dynamic)(variance).lower(apart).compile()
+    assert gpu.call(program, (apart,))[0].item() == torch.inf
+
+
 @pytest.mark.parametrize(
     ("fn", "count"), [(variance, 2), (deviation_and_mean, 2), (layer_norm, 2), (by_hand, 3)]
 )

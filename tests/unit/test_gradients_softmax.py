@@ -159,3 +159,13 @@ def test_classes_of_pixels(fn: Callable[..., Any]) -> None:
         with emulator.thread_order(order, lockstep=False):
             (found,) = gpu.gradients(program, (x, t), {0: torch.ones(())})
         torch.testing.assert_close(found.double(), exact.grad, rtol=1e-5, atol=1e-8)
+
+
+def test_parameters_that_are_words_of_python_but_for_a_line() -> None:
+    def gated(not_, class_):
+        return not_.softmax(-1) * class_
+
+    args = [X[:4].clone().requires_grad_() for _ in range(2)]
+    found = torch.autograd.grad((bt.jit("cpu")(gated)(*args) * OTHER[:4]).sum(), args)
+    expected = torch.autograd.grad((gated(*args) * OTHER[:4]).sum(), args)
+    torch.testing.assert_close(found, expected)

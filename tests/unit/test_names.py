@@ -108,3 +108,15 @@ def test_kernels_stand_in_the_order_of_their_calls() -> None:
     assert names == list(compiled.kernels) == ["loss_kernel", "loss_2_kernel"]
     source = compiled.source()
     assert source.index("loss_kernel(") < source.index("loss_2_kernel(")
+
+
+def test_what_is_only_in_a_kernel_has_names_that_compilers_take() -> None:
+    def shares(x, v):
+        ß = x * v
+        变 = x.softmax(-1)
+        return ß.sum(-1), 变.cumsum(-1) * v
+
+    x = torch.randn(8, 300, requires_grad=True)
+    compiled = bt.jit(bt.Target("cuda", arch="sm_80"))(shares).lower(x, x.detach()).compile()
+    for text in (compiled.source(), compiled.backward.source()):
+        assert re.sub(r"//.*", "", text).isascii()

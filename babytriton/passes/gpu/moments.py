@@ -203,7 +203,8 @@ class MomentsWriter:
             *(each(LANE, vector.width, square) if vector.width > 1 else []),
             tirx.Bind(apart, mean - only(self._mean)),
             tirx.Bind(share, width / (count + width)),
-            *add(apart * apart * (share * count)),
+            # In this order, as the first vector has nothing to be apart from, and may be large.
+            *add(apart * (share * count) * apart),
             _put(self._mean, only(self._mean) + apart * share),
             _put(self._count, count + width),
         ]
