@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -226,6 +227,8 @@ def _size(size: Any) -> Any:
 
 
 def _unique(name: str, names: Sequence[str]) -> str:
+    """A name for a parameter that no other one has, and that Python lets one have."""
+    name = f"{name}_" if keyword.iskeyword(name) else name
     found, count = name, 1
     while found in names:
         found, count = f"{name}_{count}", count + 1

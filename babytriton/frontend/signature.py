@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -246,8 +245,7 @@ class Parameters:
     def named(cls, name: str, names: Sequence[str]) -> Parameters:
         """Those of a program that no Python function stands for."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        allowed = [f"{each}_" if keyword.iskeyword(each) else each for each in names]
-        return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in allowed]))
+        return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in names]))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The value of each parameter, in order, defaults filled in; for a module, ``ABSENT``.
