@@ -236,8 +236,7 @@ class PieceWriter:
         body: Statements = []
         for place in places:
             block = self.program.blocks[place]
-            total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-            writer.computed(block, total)
+            total = writer.total(block, "row")
             found.append((block, total))
             body.append(start(block, total))
             if place in self._totals:

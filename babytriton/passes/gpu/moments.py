@@ -143,18 +143,13 @@ class MomentsWriter:
         self.pair = pair
         blocks = writer.program.blocks
         self._first, self._second = blocks[pair.first], blocks[pair.second]
-        self._sum, self._squares = map(self._register, (self._first, self._second))
+        self._sum, self._squares = (writer.total(x, "row") for x in (self._first, self._second))
         name = self._first.buffer.name
         self._values = self._allocate(f"{name}_distances", writer.width)
         self._of_vector = self._allocate(f"{name}_of_vector")
         self._mean = self._allocate(f"{name}_mean")
         self._count = self._allocate(f"{name}_count")
         self.kept = self._allocate(f"{name}_counted")
-
-    def _register(self, block: Block) -> tirx.Var:
-        total = self._writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-        self._writer.computed(block, total)
-        return total
 
     def _allocate(self, name: str, count: int = 1) -> tirx.Var:
         return self._writer.allocate(count, self._first.dtype, name)

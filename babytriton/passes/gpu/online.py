@@ -175,18 +175,12 @@ class OnlineWriter:
         self.pair = pair
         blocks = writer.program.blocks
         self._top, self._sum = blocks[pair.first], blocks[pair.second]
-        self.top = self._register(self._top)
-        self.total = self._register(self._sum)
+        self.top, self.total = (writer.total(x, "row") for x in (self._top, self._sum))
         dtype = pair.exponent.ty.dtype
         self.kept = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift")
         self._shift_before = writer.allocate(1, dtype, f"{self._sum.buffer.name}_shift_before")
         name = f"{self._top.buffer.name}_before"
         self._top_before = writer.allocate(1, self._top.dtype, name)
-
-    def _register(self, block: Block) -> tirx.Var:
-        total = self._writer.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-        self._writer.computed(block, total)
-        return total
 
     @property
     def totals(self) -> dict[int, tirx.Var]:

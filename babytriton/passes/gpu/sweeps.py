@@ -217,8 +217,7 @@ class SweepWriter:
             if block.combine is None:
                 self._parts.append(writer.pointwise(block))
                 continue
-            total = writer.allocate(1, block.dtype, f"{block.buffer.name}_of_{ending}")
-            writer.computed(block, total)
+            total = writer.total(block, ending)
             self.totals[place] = total
             self._reduced.append((block, total))
             self._parts.append(_adding(writer, block, total))

@@ -174,6 +174,12 @@ class Writer:
         """Tell where a block's values are."""
         self._values[block.buffer] = values
 
+    def total(self, block: Block, ending: str) -> tirx.Var:
+        """A register for a block's one value of a row, a piece or a column, by that ending."""
+        found = self.allocate(1, block.dtype, f"{block.buffer.name}_of_{ending}")
+        self.computed(block, found)
+        return found
+
     def value(self, block: Block) -> tirx.Var:
         """Where a block's values are."""
         return self._values[block.buffer]
@@ -181,8 +187,7 @@ class Writer:
     def value_of_row(self, block: Block) -> tuple[tirx.Var, Statements]:
         """A value of the row, which each thread computes; anew where it was computed before."""
         if block.buffer not in self._values:
-            one = self.allocate(1, block.dtype, f"{block.buffer.name}_of_row")
-            self.computed(block, one)
+            self.total(block, "row")
         value = self.of_row(block, block.value)
         return self.value(block), [tirx.BufferStore(self.value(block), value, [number(0)])]
 
