@@ -58,12 +58,12 @@ from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
+from babytriton.passes.needless_roundings import without_needless_roundings
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls, without_reshapes
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
-from babytriton.passes.roundings import without_needless_roundings
 from babytriton.passes.rows import (
     are_of_rows,
     is_on_columns,
@@ -227,7 +227,8 @@ def fuse(
         return on_rows(blocks) and are_of_rows(without_reshapes(blocks))
 
     def down_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
-        return shared_columns(with_rows_first(without_reshapes(blocks))) is not None
+        blocks = with_rows_first(without_reshapes(blocks))
+        return shared_columns(blocks) is not None and not any(map(is_product, blocks))
 
     def around_scan(blocks: Sequence[s_tir.SBlock]) -> bool:
         return sum(map(is_scan, blocks)) == 1 and is_on_points(as_points(blocks))

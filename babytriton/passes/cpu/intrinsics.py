@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.cpu.formulas import FORMULAS
+from babytriton.passes.cpu.formulas.steps import ROUND
 from babytriton.passes.intrinsics import (
     HALVES,
     dtype_of,
@@ -23,9 +24,6 @@ LIBRARY = ("tanh", "atanh", "sinh", "cosh")
 # Functions that LLVM takes back out of float32 if they stand between casts of float16, which it has
 # no vectors for.
 _WHOLE = ("floor", "ceil", "trunc", "nearbyint")
-
-# Added to and taken from a float32 of at most 22 bits, it rounds that to a whole number.
-_ROUNDING = 1.5 * 2**23
 
 
 def precise_math(mod: IRModule) -> IRModule:
@@ -60,7 +58,7 @@ def _whole(name: str, number: ir.Expr) -> ir.Expr:
     """The whole number that a function makes of a float16 in float32, with its sign, also of 0."""
     x = tirx.Var("number", "float32")
     value = tirx.abs(x) if name == "trunc" else x
-    limit = tirx.const(_ROUNDING, "float32")
+    limit = tirx.const(ROUND, "float32")
     zero, one = tirx.const(0, "float32"), tirx.const(1, "float32")
     near = value + limit - limit
     if name in ("floor", "trunc"):
