@@ -75,7 +75,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 def test_lengths_that_calls_tell(fn: Callable[..., Any], length: int) -> None:
     jitted = bt.jit(gpu.TARGET, dynamic=True)(fn)
     program = jitted.lower(torch.empty(300, 4000)).compile()
-    assert "count" in program.source()
+    assert "_counted" in program.source()
     check(fn, rows(300, length).float(), within=5e-5, program=program)
 
 
@@ -95,14 +95,14 @@ def test_what_is_no_number_stays_so(number: float, place: int) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_numbers_whose_squares_are_too_large(dynamic: bool) -> None:
     """What they are apart from each other is not, or is what is infinite in torch as well."""
-    near = (rows(1, LENGTH) * 1e-5 + 1) * 2e19
+    near = ((rows(1, LENGTH) * 1e-5 + 1) * 2e19).float()
+    program = bt.jit(gpu.TARGET, dynamic=dynamic)(by_hand).lower(near).compile()
+    (found, scale), (exact, exact_scale) = gpu.call(program, (near,)), by_hand(near.double())
+    # The mean has seven digits, and the numbers are apart in the sixth.
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=0.05)
+    torch.testing.assert_close(scale.double(), exact_scale, rtol=0.05, atol=0)
     apart = torch.ones(1, LENGTH)
     apart[0, 40] = 1e25
-    for x in (near.float(), torch.full((1, LENGTH), 2e19)):
-        program = bt.jit(gpu.TARGET, dynamic=dynamic)(by_hand).lower(x).compile()
-        found, scale = gpu.call(program, (x,))
-        assert found.isfinite().all()
-        assert scale.isfinite().all()
     program = bt.jit(gpu.TARGET, dynamic=dynamic)(variance).lower(apart).compile()
     assert gpu.call(program, (apart,))[0].item() == torch.inf
 
