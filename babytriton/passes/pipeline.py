@@ -33,6 +33,7 @@ from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.reduction import Reduction as ReductionOnCpu
 from babytriton.passes.cpu.roundings import define_zeros, rounded_products
+from babytriton.passes.cpu.rows_and_columns import RowsAndColumns as RowsAndColumnsOnCpu
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
@@ -49,6 +50,7 @@ from babytriton.passes.gpu.portable import (
     without_unrolling,
     without_vectors,
 )
+from babytriton.passes.gpu.rows_and_columns import RowsAndColumns as RowsAndColumnsOnGpu
 from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.gpu.rowwise import RowwiseTogether
 from babytriton.passes.gpu.scan import Scan as ScanOnGpu
@@ -72,6 +74,7 @@ from babytriton.passes.rows import (
     shared_columns,
     with_rows_first,
 )
+from babytriton.passes.rows_and_columns import rows_and_columns
 from babytriton.passes.scans import as_points, is_scan
 from babytriton.passes.scheduling import first_fit, schedule
 from babytriton.plan import NO_UPDATES, Updates
@@ -139,6 +142,13 @@ SHORT_COLUMNS = {"cuda": (ShortColumnsOnGpu(),)}
 
 SCANS = {"cuda": (ScanOnGpu(),)}
 """The rule of a kind of target that takes running sums with what comes before and after them."""
+
+ROWS_AND_COLUMNS = {
+    "cpu": RowsAndColumnsOnCpu(),
+    "cuda": RowsAndColumnsOnGpu(),
+    **dict.fromkeys(_PORTABLE, RowsAndColumnsOnGpu()),
+}
+"""The rule of a kind of target that takes kernels which go along rows and reduce their columns."""
 
 COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
 """The rule of a kind of target that takes kernels which reduce several columns side by side."""
@@ -237,6 +247,10 @@ def fuse(
         blocks = without_reshapes(blocks)
         return is_on_columns(blocks) and not any(map(is_product, blocks))
 
+    def on_rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+        blocks = without_reshapes(blocks)
+        return rows_and_columns(blocks) is not None and not any(map(is_product, blocks))
+
     kinds = (
         Kind(ends_in_box, partial(accepts, POINTS[kind])),
         *(Kind(down_columns, partial(accepts, rule)) for rule in SHORT_COLUMNS.get(kind, ())),
@@ -244,6 +258,7 @@ def fuse(
         Kind(beside_on_rows, partial(accepts, TOGETHER[kind]), True),
         *(Kind(around_scan, partial(accepts, rule)) for rule in SCANS.get(kind, ())),
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
+        Kind(on_rows_and_columns, partial(accepts, ROWS_AND_COLUMNS[kind]), True),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
     mod = fuse_kernels(mod, kinds)

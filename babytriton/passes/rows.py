@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_one, is_output, nodes, reads_from, same_extents, uses
+from babytriton.passes.blocks import is_one, nodes, same_extents, uses
 from babytriton.passes.statements import is_number
 
 Extents = list[int | tirx.Expr]
@@ -42,7 +42,7 @@ def shared_columns(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
         found = [without_unit_axes(load.source, load.indices) for load in loads]
         if not any(index and uses(index[-1], column[0][0]) for index in found):
             return None
-        if reduces_last_axes(block) or not _reduces_trailing_axes(block):
+        if reduces_last_axes(block) or not reduces_trailing_axes(block):
             return None
     return _shared_first(blocks)
 
@@ -199,7 +199,7 @@ def are_of_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
         joined.append((written, together))
     reductions = [block for block in blocks if is_reduction(block)]
     return all(any(map(is_reduction, together)) for _, together in joined) and all(
-        same_extents(_reduced(block), _reduced(reductions[0])) for block in reductions
+        same_extents(reduced(block), reduced(reductions[0])) for block in reductions
     )
 
 
@@ -245,7 +245,7 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
     columns = spatial(first)
     if columns and any(map(reduces_last_axes, reductions)):
         return False
-    points = sorted(map(str, [*columns, *_reduced(first)]))
+    points = sorted(map(str, [*columns, *reduced(first)]))
     done: set[tirx.Var] = set()
     written: set[tirx.Var] = set()
     for block in blocks:
@@ -257,7 +257,7 @@ def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
         written.update(region.source for region in block.writes)
         if is_reduction(block):
             fits = same_extents(spatial(block), columns)
-            fits = fits and same_extents(_reduced(block), _reduced(first))
+            fits = fits and same_extents(reduced(block), reduced(first))
             done.update(region.source for region in block.writes)
         elif (columns or read & done) and same_extents(spatial(block), columns):
             fits = stores_points(block) and _reads_at_own_point(block, done)
@@ -301,7 +301,7 @@ def _reads_at_own_point(block: s_tir.SBlock, buffers: set[tirx.Var]) -> bool:
     )
 
 
-def _reduced(block: s_tir.SBlock) -> Extents:
+def reduced(block: s_tir.SBlock) -> Extents:
     """The extents of the block's axes that are reduced and not 1."""
     axes = [it for it in block.iter_vars if it.iter_type == tirx.IterVar.CommReduce]
     return [extent for extent in map(_extent, axes) if not is_one(extent)]
@@ -355,9 +355,11 @@ def _extent(axis: tirx.IterVar) -> int | tirx.Expr:
 
 def reduces_last_axes(block: s_tir.SBlock) -> bool:
     """Whether the block reduces its trailing axes, and they are the last of what it reads."""
-    if not _reduces_trailing_axes(block):
+    if not reduces_trailing_axes(block):
         return False
-    inner = block.iter_vars[-1].var
+    inner = next((it.var for it in reversed(block.iter_vars) if not is_one(_extent(it))), None)
+    if inner is None:
+        return True
     reads = [load for load in nodes(block.body, ir.TensorLoad) if uses(load, inner)]
     return not any(
         uses(index, inner)
@@ -394,65 +396,6 @@ def without_unit_axes(buffer: tirx.Buffer, indices: list[ir.Expr]) -> list[ir.Ex
     ]
 
 
-def _reduces_trailing_axes(block: s_tir.SBlock) -> bool:
+def reduces_trailing_axes(block: s_tir.SBlock) -> bool:
     types = [it.iter_type for it in block.iter_vars]
     return types == sorted(types, key=lambda type: type == tirx.IterVar.CommReduce)
-
-
-def has_one_result(
-    sch: s_tir.Schedule, infos: list[SBlockInfo], after: Sequence[SBlockInfo] = ()
-) -> bool:
-    """Whether only the last block writes what is a result of the kernel, or is read `after`."""
-    return not any(
-        is_output(sch, info) or any(reads_from(sch, later, info) for later in after)
-        for info in infos[:-1]
-    )
-
-
-def gather_rows(
-    sch: s_tir.Schedule,
-    nest: list[SBlockInfo],
-    blocks: list[s_tir.schedule.SBlockRV],
-    axes: int,
-) -> s_tir.schedule.LoopRV:
-    """Move the blocks of a nest into one loop over the rows, which is returned.
-
-    `blocks` are the nest's, with the partial reductions that were made for some.
-    """
-    if has_one_result(sch, nest):
-        row = row_loop(sch, blocks[-1], nest[-1], axes)
-        for block in reversed(blocks[:-1]):
-            sch.compute_at(block, row, preserve_unit_loops=True)
-        return row
-    # TVM moves a result only to what it reads, not to who reads it.
-    row = row_loop(sch, blocks[0], nest[0], axes)
-    for info, block in zip(nest[1:], blocks[1:]):
-        sch.reverse_compute_at(block, row, preserve_unit_loops=True)
-        # It moves only those points that read what is there already: not, say, a padding.
-        whole = [it.dom for it in info.iters if not is_one(it.dom)][axes:]
-        moved = [sch.get(loop).extent for loop in loops_inside(sch, block, row)]
-        moved = [int(n) if isinstance(n, tirx.IntImm) else n for n in moved]
-        if not same_extents([n for n in moved if not is_one(n)], whole):
-            raise ValueError(f"{info.name} does not read its row at every point")
-    return row
-
-
-def row_loop(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, info: SBlockInfo, axes: int
-) -> s_tir.schedule.LoopRV:
-    """The block's loops over the rows, as one."""
-    loops = sch.get_loops(block)
-    if axes == 0:  # A single row.
-        return sch.add_unit_loop(loops[0])
-    sizes = [position for position, it in enumerate(info.iters) if not is_one(it.dom)]
-    return sch.fuse(*loops[: sizes[axes - 1] + 1])
-
-
-def loops_inside(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, row: s_tir.schedule.LoopRV
-) -> list[s_tir.schedule.LoopRV]:
-    """The block's loops within the loop over the rows."""
-    loops = sch.get_loops(block)
-    outer = sch.get(row).loop_var
-    position = next(i for i, loop in enumerate(loops) if sch.get(loop).loop_var.same_as(outer))
-    return list(loops[position + 1 :])

@@ -679,8 +679,8 @@ WELL_KNOWN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "gelu_bias": (gelu_bias, ((64, N), (N,)), 1),
     "swiglu": (swiglu, ((64, N), (64, N)), 1),
     "softmax": (lambda x: torch.softmax(x, -1), ((64, N),), 1),
-    "rms_norm": (lambda x, w: F.rms_norm(x, (N,), w), ((64, N), (N,)), 2),
-    "layer_norm": (lambda x, w, b: F.layer_norm(x, (N,), w, b), ((64, N), (N,), (N,)), 2),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (N,), w), ((64, N), (N,)), 1),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (N,), w, b), ((64, N), (N,), (N,)), 1),
     "cross_entropy": (F.cross_entropy, ((64, N), torch.arange(64)), 1),
 }
 """Functions, the shapes of their arguments, and how many kernels their way back has."""

@@ -6,12 +6,14 @@ vector: this is done to one row in `STEPS`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.blocks import nodes, uses
 from babytriton.passes.cpu.lanes import STEPS
-from babytriton.passes.statements import at_step, is_number, sequence, statements
+from babytriton.passes.statements import Effects, at_step, is_number, sequence, statements
 
 # Columns of a task, at most: these sums are on the stack.
 _MOST = 4096
@@ -28,26 +30,61 @@ def in_blocks(stmt: tirx.Stmt, long_sums: frozenset[tirx.Var]) -> tirx.Stmt:
 
 
 def _by_blocks(rows: tirx.For, long_sums: frozenset[tirx.Var]) -> tirx.Stmt:
-    columns = rows.body
-    serial = tirx.ForKind.SERIAL
-    if not isinstance(columns, tirx.For) or rows.kind != serial or columns.kind != serial:
+    if rows.kind != tirx.ForKind.SERIAL:
         return rows
-    stores, width = statements(columns.body), _most(columns.extent)
-    if width is None or not all(isinstance(store, tirx.BufferStore) for store in stores):
+    found: list[_Columns | None] = []
+    for part in statements(rows.body):
+        accesses = Effects.of(part)
+        if long_sums & {*accesses.reads, *accesses.writes}:
+            found.append(_Columns.of(part, rows.loop_var, long_sums))
+    columns = [one for one in found if one is not None]
+    totals = [store.buffer for one in columns for store in one.sums]
+    if not columns or len(columns) < len(found) or len(set(totals)) < len(totals):
         return rows
-    sums = [store for store in stores if store.buffer in long_sums]
-    if not sums or not all(_is_sum(store, rows.loop_var, columns.loop_var) for store in sums):
+    if isinstance(rows.extent, tirx.IntImm) and rows.extent <= STEPS:
         return rows
-    totals = {store.buffer for store in sums}
-    values = [one.value.b if one.buffer in totals else one.value for one in stores]
-    if len(totals) < len(sums) or any(
-        load.source in totals for value in values for load in nodes(value, ir.TensorLoad)
-    ):
-        return rows
-    row, extent = rows.loop_var, rows.extent
-    if uses(columns.extent, row) or (isinstance(extent, tirx.IntImm) and extent <= STEPS):
-        return rows
-    return _written_out(rows, columns, sums, width)
+    return _written_out(rows, columns)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """A loop over columns that adds to the sum of each.
+
+    Attributes:
+        loop: that.
+        sums: the stores of the sums.
+        width: how many columns there are, at most.
+    """
+
+    loop: tirx.For
+    sums: list[tirx.BufferStore]
+    width: int
+
+    @classmethod
+    def of(cls, stmt: tirx.Stmt, row: tirx.Var, long_sums: frozenset[tirx.Var]) -> _Columns | None:
+        """Of what a step of the loop over rows does with long sums; None if it is anything else."""
+        if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.SERIAL:
+            return None
+        stores, width = statements(stmt.body), _most(stmt.extent)
+        if width is None or not all(isinstance(store, tirx.BufferStore) for store in stores):
+            return None
+        sums = [store for store in stores if store.buffer in long_sums]
+        totals = {store.buffer for store in sums}
+        values = [one.value.b if one.buffer in totals else one.value for one in stores]
+        read = {load.source for value in values for load in nodes(value, ir.TensorLoad)}
+        fits = all(_is_sum(store, row, stmt.loop_var) for store in sums) and not read & totals
+        return cls(stmt, sums, width) if fits and not uses(stmt.extent, row) else None
+
+    def over(self, body: list[tirx.Stmt]) -> tirx.Stmt:
+        """Statements that a step does, for all columns."""
+        own = tirx.Var(self.loop.loop_var.name, self.loop.loop_var.ty.dtype)
+        whole = at_step(sequence(body), self.loop.loop_var, own)
+        return tirx.For(own, self.loop.min, self.loop.extent, self.loop.kind, whole)
+
+    @property
+    def place(self) -> list[ir.Expr]:
+        """Where a step has its column's sum of a block of rows."""
+        return [self.loop.loop_var - self.loop.min]
 
 
 def _is_sum(store: tirx.BufferStore, row: tirx.Var, column: tirx.Var) -> bool:
@@ -65,43 +102,47 @@ def _is_sum(store: tirx.BufferStore, row: tirx.Var, column: tirx.Var) -> bool:
     )
 
 
-def _written_out(
-    rows: tirx.For, columns: tirx.For, sums: list[tirx.BufferStore], width: int
-) -> tirx.Stmt:
-    row, column = rows.loop_var, columns.loop_var
+def _written_out(rows: tirx.For, columns: list[_Columns]) -> tirx.Stmt:
+    row, extent = rows.loop_var, rows.extent
     dtype = row.ty.dtype
-    narrow = {
-        store.buffer: tirx.decl_buffer((width,), "float32", f"{store.buffer.name}_of_block")
-        for store in sums
-    }
     steps, zero = tirx.const(STEPS, dtype), tirx.const(0, dtype)
     block, inner = tirx.Var("block", dtype), tirx.Var(row.name, dtype)
-    place = [column - columns.min]
+    narrow = {
+        store.buffer: tirx.decl_buffer((one.width,), "float32", f"{store.buffer.name}_of_block")
+        for one in columns
+        for store in one.sums
+    }
 
-    def over_columns(body: list[tirx.Stmt]) -> tirx.Stmt:
-        own = tirx.Var(column.name, column.ty.dtype)
-        whole = at_step(sequence(body), column, own)
-        return tirx.For(own, columns.min, columns.extent, columns.kind, whole)
+    def cleared(one: _Columns, store: tirx.BufferStore) -> tirx.BufferStore:
+        return tirx.BufferStore(narrow[store.buffer], tirx.const(0, "float32"), one.place)
 
-    def added(store: tirx.BufferStore) -> tirx.BufferStore:
+    def added(one: _Columns, store: tirx.BufferStore) -> tirx.BufferStore:
         own = narrow.get(store.buffer)
         if own is None:
             return store
-        return tirx.BufferStore(own, tirx.BufferLoad(own, place) + store.value.b.value, place)
+        return tirx.BufferStore(
+            own, tirx.BufferLoad(own, one.place) + store.value.b.value, one.place
+        )
 
-    def folded(store: tirx.BufferStore) -> tirx.BufferStore:
-        total, own = store.value, tirx.BufferLoad(narrow[store.buffer], place)
+    def folded(one: _Columns, store: tirx.BufferStore) -> tirx.BufferStore:
+        total, own = store.value, tirx.BufferLoad(narrow[store.buffer], one.place)
         wide = total.a + tirx.Cast(total.b.ty, own)
         return tirx.BufferStore(store.buffer, wide, store.indices)
 
-    clear = [tirx.BufferStore(own, tirx.const(0, "float32"), place) for own in narrow.values()]
-    add = over_columns([added(store) for store in statements(columns.body)])
-    add = at_step(add, row, rows.min + block * steps + inner)
-    count = tirx.Min(steps, rows.extent - block * steps)
-    part = tirx.For(inner, zero, count, tirx.ForKind.SERIAL, add)
-    blocks = tirx.floordiv(rows.extent + tirx.const(STEPS - 1, dtype), steps)
-    body = sequence([over_columns(clear), part, over_columns([folded(store) for store in sums])])
-    whole = tirx.For(block, zero, blocks, rows.kind, body)
+    def of_row(stmt: tirx.Stmt) -> tirx.Stmt:
+        one = next((one for one in columns if one.loop.same_as(stmt)), None)
+        if one is None:
+            return stmt
+        return one.over([added(one, store) for store in statements(one.loop.body)])
+
+    body = sequence([of_row(stmt) for stmt in statements(rows.body)])
+    body = at_step(body, row, rows.min + block * steps + inner)
+    count = tirx.Min(steps, extent - block * steps)
+    part = tirx.For(inner, zero, count, tirx.ForKind.SERIAL, body)
+    clear = [one.over([cleared(one, store) for store in one.sums]) for one in columns]
+    fold = [one.over([folded(one, store) for store in one.sums]) for one in columns]
+    blocks = tirx.floordiv(extent + tirx.const(STEPS - 1, dtype), steps)
+    whole = tirx.For(block, zero, blocks, rows.kind, sequence([*clear, part, *fold]))
     return sequence([*map(tirx.AllocBuffer, narrow.values()), whole])
 
 

@@ -184,10 +184,17 @@ def _moves_by(stride: int, load: ir.TensorLoad, variable: tirx.Var) -> bool:
 
 
 def _moves(index: ir.Expr, variable: tirx.Var, stride: int) -> bool:
-    # TVM's simplifier takes minutes for an index that is computed with many conditions.
-    if not uses(index, variable) or any(type(n) not in _ARITHMETIC for n in nodes(index, ir.Expr)):
+    if not uses(index, variable) or not is_arithmetic(index):
         return False
     return not uses(sym.Analyzer().simplify(index - variable * stride), variable)
+
+
+def is_arithmetic(index: ir.Expr) -> bool:
+    """Whether an index is computed by nothing but what TVM can simplify fast.
+
+    It takes minutes for one that is computed with many conditions.
+    """
+    return all(type(node) in _ARITHMETIC for node in nodes(index, ir.Expr))
 
 
 def vectorizes(loop: tirx.For) -> bool:

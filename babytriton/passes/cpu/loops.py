@@ -21,7 +21,7 @@ from babytriton.passes.cpu.edges import at_edges
 from babytriton.passes.cpu.few_rows import sums_in_registers
 from babytriton.passes.cpu.in_place import in_place
 from babytriton.passes.cpu.invariants import read_before
-from babytriton.passes.cpu.lanes import in_lanes, moves_by_one, vectorizes
+from babytriton.passes.cpu.lanes import in_lanes, is_arithmetic, moves_by_one, vectorizes
 from babytriton.passes.cpu.moments import in_one_pass
 from babytriton.passes.cpu.ranges import in_ranges
 from babytriton.passes.cpu.streams import side_by_side
@@ -174,8 +174,8 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
     Splits by factors that do not divide leave `for i in range(16): if o * 16 + i < n: ...`, with
     other loops between the two. What is asked of other variables is asked before the loop.
     """
-    condition = loop.body
-    if not isinstance(condition, tirx.IfThenElse) or condition.else_case is not None:
+    condition = _as_one_condition(loop.body)
+    if condition is None:
         return loop
     variable, kind = loop.loop_var, tirx.ForKind
     kinds = (kind.SERIAL, kind.PARALLEL, kind.VECTORIZED)
@@ -206,6 +206,20 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
     steps = tirx.Min(loop.extent, test.b - base - loop.min)
     extent = tirx.Max(steps, tirx.const(0, variable.ty.dtype))
     return with_parts(loop, condition.then_case, extent)
+
+
+def _as_one_condition(body: tirx.Stmt) -> tirx.IfThenElse | None:
+    """A body of which all is done under one condition, as a single statement."""
+    parts = statements(body)
+    memory = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
+    others = [part for part in parts if not isinstance(part, tirx.AllocBuffer)]
+    if not all(isinstance(part, tirx.IfThenElse) and part.else_case is None for part in others):
+        return None
+    tests = [part.condition for part in others]
+    if not tests or not all(tvm_ffi.structural_equal(test, tests[0]) for test in tests):
+        return None
+    whole = sequence([*memory, *(part.then_case for part in others)])
+    return tirx.IfThenElse(tests[0], whole, None)
 
 
 def _whole_or_in_part(loop: tirx.For, test: tirx.LT, body: tirx.Stmt) -> tirx.Stmt:
@@ -267,8 +281,9 @@ def _may_merge(first: tirx.For, second: tirx.For) -> bool:
     left, right = Effects.of(first.body), Effects.of(_over(first.loop_var, second).body)
     if not (left.is_known and right.is_known):
         return False
+    ranges = _ranges(joint)
     if not all(
-        _are_of_one_step([*left.indices(buffer), *right.indices(buffer)], first.loop_var)
+        _are_of_one_step([*left.indices(buffer), *right.indices(buffer)], first.loop_var, ranges)
         for buffer in left.conflicts(right)
     ):
         return False
@@ -297,11 +312,44 @@ def _joined(first: tirx.For, second: tirx.For) -> tirx.For:
     return with_parts(first, tirx.SeqStmt(body))
 
 
-def _are_of_one_step(accesses: list[Indices], variable: tirx.Var) -> bool:
-    """Whether what a step of the loop accesses, no other step does."""
+def _are_of_one_step(accesses: list[Indices], variable: tirx.Var, ranges: sym.Analyzer) -> bool:
+    """Whether what a step of the loop accesses, no other step does.
+
+    Args:
+        accesses: their indices.
+        variable: the loop's.
+        ranges: knows those of the loops inside.
+    """
     first, *others = accesses
     return any(
         moves_by_one(index, variable)
         and all(tvm_ffi.structural_equal(index, other[axis]) for other in others)
         for axis, index in enumerate(first)
+    ) or any(
+        (size := _part_of_step(index, variable, ranges))
+        and all(_part_of_step(other[axis], variable, ranges) == size for other in others)
+        for axis, index in enumerate(first)
     )
+
+
+def _ranges(body: tirx.Stmt) -> sym.Analyzer:
+    """What is known of the variables of the loops in a statement."""
+    found = sym.Analyzer()
+    for loop in nodes(body, tirx.For):
+        found.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+    return found
+
+
+def _part_of_step(index: ir.Expr, variable: tirx.Var, ranges: sym.Analyzer) -> int:
+    """How many indices each step has to itself, if this is one of them; 0 if it is of no such part.
+
+    Those of a piece of `n` rows are `piece * n + row`.
+    """
+    if not uses(index, variable) or not is_arithmetic(index):
+        return 0
+    size = ranges.simplify(at_step(index, variable, variable + 1) - index)
+    if not isinstance(size, tirx.IntImm) or size < 1:
+        return 0
+    rest = ranges.simplify(index - variable * size)
+    is_inside = not uses(rest, variable) and ranges.can_prove(tirx.And(rest >= 0, rest < size))
+    return int(size) if is_inside else 0

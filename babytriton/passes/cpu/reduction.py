@@ -117,7 +117,7 @@ def reduce_whole(sch: s_tir.Schedule, info: SBlockInfo) -> None:
 def reduce_columns(sch: s_tir.Schedule, info: SBlockInfo) -> None:
     """Accumulate columns side by side, row after row: strips of them, or pieces of the rows."""
     if is_at_least(info, PARALLEL) and is_few_columns(info):
-        reduce_pieces(sch, info)
+        reduce_pieces(sch, info, 0, ROW_PIECES)
         return
     block = info.block_rv
     loops = sch.get_loops(block)
@@ -145,20 +145,31 @@ def is_few_columns(info: SBlockInfo) -> bool:
     )
 
 
-def reduce_pieces(sch: s_tir.Schedule, info: SBlockInfo) -> None:
-    """Give each thread whole rows, which lie in memory one after the other."""
+def reduce_pieces(sch: s_tir.Schedule, info: SBlockInfo, axis: int, pieces: int) -> None:
+    """Give each thread whole rows, which lie in memory one after the other.
+
+    Args:
+        sch: the kernel.
+        info: the reduction of its columns.
+        axis: which of the axes of rows is cut into pieces.
+        pieces: how many, whose results are then combined.
+    """
     block = info.block_rv
-    (axis,) = [n for n, it in enumerate(info.iters) if it.kind == "R" and not is_one(it.dom)]
-    piece, _ = sch.split(sch.get_loops(block)[axis], [ROW_PIECES, None])
+    rows, columns = reduced_and_others(sch, block)
+    if pieces == 1:
+        sch.reorder(*rows, *columns)
+        sch.decompose_reduction(block, rows[0])
+        return
+    piece, _ = sch.split(rows[axis], [pieces, None])
     part = sch.rfactor(piece, 0)
     rows, columns = reduced_and_others(sch, part)
     piece, *columns = columns
     sch.reorder(piece, *rows, *columns)
     sch.parallel(piece)
     sch.decompose_reduction(part, rows[0])
-    pieces, columns = reduced_and_others(sch, block)  # to be reduced are the pieces' results
-    sch.reorder(*pieces, *columns)
-    sch.decompose_reduction(block, pieces[0])
+    combined, columns = reduced_and_others(sch, block)  # to be reduced are the pieces' results
+    sch.reorder(*combined, *columns)
+    sch.decompose_reduction(block, combined[0])
 
 
 def reduced_and_others(

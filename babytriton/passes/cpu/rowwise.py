@@ -9,8 +9,14 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_at_least, open_kernel
 from babytriton.passes.cpu.elementwise import PARALLEL
+from babytriton.passes.cpu.row_loops import (
+    fused_rows,
+    gather_rows,
+    has_one_result,
+    loops_inside,
+)
 from babytriton.passes.nests import fuse_reduced, producing_nest
-from babytriton.passes.rows import gather_rows, has_one_result, loops_inside, row_work
+from babytriton.passes.rows import row_work
 
 SMALL = PARALLEL
 """Points that a block may have which runs, on one thread, when all rows are done."""
@@ -40,7 +46,7 @@ class Rowwise(ScheduleRule):
         after = [infos[n] for n in work.after]
         nests = [on_rows] if has_one_result(sch, on_rows, after) else row_nests(sch, on_rows)
         for nest in nests:
-            schedule_rows(sch, nest, len(work.rows))
+            schedule_rows(sch, nest, len(work.rows), after)
         for info in after:
             if info.is_reduction():
                 sch.decompose_reduction(info.block_rv, fuse_reduced(sch, info)[0])
@@ -59,10 +65,12 @@ def row_nests(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[list[SBlockI
     return nests
 
 
-def schedule_rows(sch: s_tir.Schedule, nest: list[SBlockInfo], axes: int) -> None:
-    """One loop over the rows for the whole nest."""
+def schedule_rows(
+    sch: s_tir.Schedule, nest: list[SBlockInfo], axes: int, after: list[SBlockInfo]
+) -> None:
+    """One loop over the rows for the whole nest, of which others read results `after` that."""
     blocks = [info.block_rv for info in nest]
-    row = gather_rows(sch, nest, blocks, axes)
+    row = gather_rows(sch, nest, blocks, axes, fused_rows, after)
     if any(is_at_least(info, PARALLEL) for info in nest):
         sch.parallel(row)
     for info in nest:

@@ -10,6 +10,7 @@ from babytriton.passes.gpu.fallback import Fallback
 from babytriton.passes.gpu.long_rows import LongRows
 from babytriton.passes.gpu.matmul import Matmul
 from babytriton.passes.gpu.reduction import Reduction
+from babytriton.passes.gpu.rows_and_columns import RowsAndColumns
 from babytriton.passes.gpu.rowwise import Rowwise
 from babytriton.passes.gpu.scan import Scan
 from babytriton.passes.gpu.short_columns import ShortColumns
@@ -18,10 +19,11 @@ from babytriton.passes.gpu.windows import Windows
 
 RULES: tuple[ScheduleRule, ...] = (
     *(Transposed(), Elementwise(), Windows(), Matmul(), LongRows(), Rowwise()),
-    *(ShortColumns(), Columns(), Scan(), Reduction(), Fallback()),
+    *(RowsAndColumns(), ShortColumns(), Columns(), Scan(), Reduction(), Fallback()),
 )
 
 PORTABLE_RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Windows(), Rowwise(), ShortColumns(), Columns(), Fallback()),
+    *(Transposed(), Elementwise(), Windows(), Rowwise(), RowsAndColumns(), ShortColumns()),
+    *(Columns(), Fallback()),
 )
 """Those whose kernels run on any kind of GPU."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -13,7 +12,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
-from babytriton.passes.gpu.combining import adding, start
+from babytriton.passes.gpu.combining import Lines, adding, start
 from babytriton.passes.gpu.elementwise import vector_kernel
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Block, Program
@@ -35,12 +34,11 @@ from babytriton.passes.gpu.writing import (
     launched,
     named,
     number,
-    shared,
     told,
     written_out,
 )
 
-# Rows that a thread block adds up side by side, each of its warps one.
+# Rows that a thread block adds up side by side, each of its warps one, unless others know better.
 SIDE_BY_SIDE = 8
 
 # Thread blocks that fill any GPU; and rows that one should have, at least, before columns are cut.
@@ -121,26 +119,33 @@ def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[list[SBloc
     return groups
 
 
-@dataclass
 class ColumnWriter:
     """Writes the kernels out.
 
-    Attributes:
+    Args:
         program: what is computed, the reductions first.
+        pieces: that the rows are cut into.
+        width: columns of a vector.
+        warps: of a thread block.
+
+    Attributes:
+        reductions: the blocks that reduce columns.
+        partial: memory for what each piece has of them, one piece behind the other.
     """
 
-    program: Program
-
-    def __post_init__(self) -> None:
-        self._width = min(self.program.vector(has_tail=False), 8)
-        self._length = self.program.length
-        self._pieces = _pieces(self._length, self._width, self.program.row_count)
-        blocks = self.program.blocks
-        self._reductions = [block for block in blocks if block.combine is not None]
-        count = as_expr(product([self._pieces, self._length]))
-        self._partial = [
+    def __init__(
+        self, program: Program, pieces: Extent, width: int, warps: int = SIDE_BY_SIDE
+    ) -> None:
+        self.program = program
+        self._width = width
+        self._warps = warps
+        self._length = program.length
+        self._pieces = pieces
+        self.reductions = [block for block in program.blocks if block.combine is not None]
+        count = as_expr(product([pieces, self._length]))
+        self.partial = [
             tirx.decl_buffer((count,), block.dtype, f"{block.buffer.name}_of_pieces")
-            for block in self._reductions
+            for block in self.reductions
         ]
 
     @classmethod
@@ -153,19 +158,20 @@ class ColumnWriter:
         if program is None:
             return None
         moving = {reader for reader, access in program.accesses() if access.moves}
-        writer = cls(program)
-        if not moving.issuperset(range(len(writer._reductions))):
+        width = min(program.vector(has_tail=False), 8)
+        writer = cls(program, _pieces(program.length, width, program.row_count), width)
+        if not moving.issuperset(range(len(writer.reductions))):
             return None
         return writer if writer._shared_bytes() <= SHARED else None
 
     def _shared_bytes(self) -> int:
-        sizes = [item_bytes(block.dtype) for block in self._reductions]
-        return SIDE_BY_SIDE * WARP * self._width * sum(sizes)
+        sizes = [item_bytes(block.dtype) for block in self.reductions]
+        return self._warps * WARP * self._width * sum(sizes)
 
     @property
     def passed(self) -> list[tirx.Var]:
         """Memory for what one of its kernels leaves for the other."""
-        return [] if is_one(self._pieces) else self._partial
+        return [] if is_one(self._pieces) else self.partial
 
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one of pieces and one that combines them."""
@@ -176,8 +182,12 @@ class ColumnWriter:
         return [
             *before,
             *self._kernel(rows, count, self._of_row, self._left),
-            *self._kernel(count, 1, self._of_piece, self._finished),
+            *self.combining(count),
         ]
+
+    def combining(self, count: Extent) -> Statements:
+        """The kernel that combines what so many pieces have."""
+        return self._kernel(count, 1, self._of_piece, self._finished)
 
     def _kernel(self, rows: Extent, count: Extent, read: _Read, finish: _Finish) -> Statements:
         """A kernel whose warps take turns along rows, after what it is told.
@@ -191,10 +201,10 @@ class ColumnWriter:
         writer, width = Writer(self.program, self._width, self._width), self._width
         totals = [
             (block, writer.allocate(width, block.dtype, f"{block.buffer.name}_vector"))
-            for block in self._reductions
+            for block in self.reductions
         ]
         take_in = read(writer, totals)
-        at_once = product([count, SIDE_BY_SIDE])
+        at_once = product([count, self._warps])
         turns, before = told("turns", parts(rows, at_once))
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
@@ -209,7 +219,7 @@ class ColumnWriter:
 
             def step(turn: ir.Expr) -> Statements:
                 turn = turn if piece is None else turn * as_expr(count) + piece
-                row, before = named("row", turn * number(SIDE_BY_SIDE) + warp, rows)
+                row, before = named("row", turn * number(self._warps) + warp, rows)
                 is_row = below(row, rows, at_once)
                 return [*before, *guarded(both(is_there, is_row), take_in(row, vector))]
 
@@ -223,7 +233,7 @@ class ColumnWriter:
         extents = {"blockIdx.x": parts(self._length, WARP * width)}
         if not is_one(count):
             extents["blockIdx.y"] = count
-        extents |= {"threadIdx.y": SIDE_BY_SIDE, "threadIdx.x": WARP}
+        extents |= {"threadIdx.y": self._warps, "threadIdx.x": WARP}
         return [*before, launched(extents, thread)]
 
     def _of_row(self, writer: Writer, totals: _Totals) -> _TakeIn:
@@ -248,7 +258,7 @@ class ColumnWriter:
 
         def take_in(piece: ir.Expr, vector: Vector) -> Statements:
             done: Statements = []
-            for one, buffer in zip(own, self._partial):
+            for one, buffer in zip(own, self.partial):
                 at = self._of_pieces(buffer, piece, vector)
                 done += copy_vector(self._width, (one, number(0)), at)
             return [*done, *each(LANE, self._width, partial(_add_each, totals, own))]
@@ -263,29 +273,13 @@ class ColumnWriter:
         self, writer: Writer, totals: _Totals, lane: ir.Expr, warp: ir.Expr
     ) -> tuple[Statements, Statements]:
         """What shares the warps' results; and what gives the first warp what all have together."""
-        size = WARP * self._width
-        warps = [
-            shared(SIDE_BY_SIDE * size, block.dtype, f"{block.buffer.name}_of_warps")
-            for block, _ in totals
-        ]
-        writer.allocations += warps
+        width = number(self._width)
 
-        def at(of: ir.Expr, n: ir.Expr) -> ir.Expr:
-            return of * number(size) + lane * number(self._width) + n
+        def over(body: Callable[[ir.Expr, ir.Expr], Statements]) -> Statements:
+            return each(LANE, self._width, lambda n: body(n, lane * width + n))
 
-        def put(n: ir.Expr) -> Statements:
-            return [
-                tirx.BufferStore(own, tirx.BufferLoad(total, [n]), [at(warp, n)])
-                for own, (_, total) in zip(warps, totals)
-            ]
-
-        def take(other: ir.Expr) -> Statements:
-            def one(n: ir.Expr) -> Statements:
-                return _add_each(totals, warps, n, at(other + 1, n))
-
-            return each(LANE, self._width, one)
-
-        return each(LANE, self._width, put), each("warp", SIDE_BY_SIDE - 1, take)
+        size, memory = WARP * self._width, writer.allocations
+        return Lines(self._warps, warp, size, "warp", over, memory).combine(totals)
 
     def _left(
         self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector
@@ -293,7 +287,7 @@ class ColumnWriter:
         """The stores of a piece's results."""
         assert piece is not None
         done: Statements = []
-        for buffer, (_, total) in zip(self._partial, totals):
+        for buffer, (_, total) in zip(self.partial, totals):
             at = self._of_pieces(buffer, piece, vector)
             done += copy_vector(self._width, at, (total, number(0)))
         return done
@@ -322,15 +316,12 @@ def _add(block: Block, total: tirx.Var, lane: ir.Expr, value: ir.Expr) -> Statem
     return adding(block, total, lane)(value)
 
 
-def _add_each(
-    totals: _Totals, others: Sequence[tirx.Var], lane: ir.Expr, place: ir.Expr | None = None
-) -> Statements:
-    """What takes in what others have, at the lane's place or another one."""
-    at = [lane if place is None else place]
+def _add_each(totals: _Totals, others: Sequence[tirx.Var], lane: ir.Expr) -> Statements:
+    """What takes in what others have at the lane's place."""
     return [
         stmt
         for (block, total), other in zip(totals, others)
-        for stmt in _add(block, total, lane, tirx.BufferLoad(other, at))
+        for stmt in _add(block, total, lane, tirx.BufferLoad(other, [lane]))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -168,6 +169,59 @@ class Team:
         found = shared(count, block.dtype, f"{block.buffer.name}_of_{owners}")
         self.allocations.append(found)
         return found
+
+
+Over: TypeAlias = Callable[[Callable[[ir.Expr, ir.Expr], Statements]], Statements]
+"""Does something for each number that a thread has: by its place in registers, and its column."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Threads of a block that lie in lines, each of which has numbers of the same columns.
+
+    Attributes:
+        count: how many lines there are.
+        line: a thread's.
+        size: columns.
+        name: of a line.
+        over: does something for each number of a thread.
+        allocations: where to add what is allocated.
+    """
+
+    count: int
+    line: ir.Expr
+    size: int
+    name: str
+    over: Over
+    allocations: list[tirx.Var]
+
+    def combine(self, totals: Sequence[tuple[Block, tirx.Var]]) -> tuple[Statements, Statements]:
+        """What shares the results of all lines; and what gives a line what all have together."""
+        memory = [
+            shared(self.count * self.size, block.dtype, f"{block.buffer.name}_of_{self.name}s")
+            for block, _ in totals
+        ]
+        self.allocations.extend(memory)
+
+        def put(n: ir.Expr, column: ir.Expr) -> Statements:
+            place = [self.line * number(self.size) + column]
+            return [
+                tirx.BufferStore(own, tirx.BufferLoad(total, [n]), place)
+                for own, (_, total) in zip(memory, totals)
+            ]
+
+        def take(line: ir.Expr) -> Statements:
+            def one(n: ir.Expr, column: ir.Expr) -> Statements:
+                place = [(line + 1) * number(self.size) + column]
+                return [
+                    stmt
+                    for own, (block, total) in zip(memory, totals)
+                    for stmt in adding(block, total, n)(tirx.BufferLoad(own, place))
+                ]
+
+            return self.over(one)
+
+        return self.over(put), each(self.name, self.count - 1, take)
 
 
 def has_shuffles(target: Target) -> bool:

@@ -35,6 +35,8 @@ class Block:
         combine: of a reduction, how it combines values.
         start: what a reduction starts from.
         is_result: whether what it stores is needed when the kernel is done.
+        is_of_columns: of a reduction, whether it goes along the rows: it has a value for each
+            element of all of them.
     """
 
     store: tirx.BufferStore
@@ -42,6 +44,7 @@ class Block:
     combine: type | None
     start: ir.Expr | None
     is_result: bool
+    is_of_columns: bool = False
 
     @property
     def buffer(self) -> tirx.Var:
@@ -95,18 +98,29 @@ class Program:
         rows: Sequence[Extent],
         *,
         is_apart: bool = False,
+        columns: Sequence[SBlockInfo] = (),
     ) -> Program | None:
-        """The program of a kernel's blocks; None if not all are of the same rows and elements."""
+        """The program of a kernel's blocks; None if not all are of the same rows and elements.
+
+        Args:
+            sch: the kernel.
+            infos: its blocks on rows.
+            rows: the extents of the axes that are the rows.
+            is_apart: whether elements of a row lie apart in memory.
+            columns: those of its blocks that reduce columns.
+        """
         inner = [[n for n in info.dom() if not is_one(n)][len(rows) :] for info in infos]
         elements = next((extents for extents in inner if extents), [])
         if not all(not extents or same_extents(extents, elements) for extents in inner):
             return None
         axes = [(tirx.Var(f"row{n}", "int64"), extent) for n, extent in enumerate(rows)]
         points = [(tirx.Var(f"element{n}", "int64"), extent) for n, extent in enumerate(elements)]
-        names = {info.name for info in infos}
+        names = {info.name for info in (*infos, *columns)}
         blocks = [_block(sch, info, axes, points, names) for info in infos]
+        sums = [_block(sch, info, points, axes, names) for info in columns]
+        blocks += [None if block is None else replace(block, is_of_columns=True) for block in sums]
         found = _at_own_points([block for block in blocks if block is not None])
-        if len(found) < len(infos):
+        if len(found) < len(infos) + len(columns):
             return None
         return cls(tuple(axes), tuple(points), tuple(found), is_apart)
 

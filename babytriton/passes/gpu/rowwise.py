@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import CHEAP, inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, has_shuffles
-from babytriton.passes.gpu.extents import Extent
+from babytriton.passes.gpu.extents import Extent, known
 from babytriton.passes.gpu.pairs import pairs
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.side_by_side import side_by_side
@@ -112,10 +112,21 @@ class RowwiseTogether(Rowwise):
         if not layout.is_kept:
             length = program.length
             return not isinstance(length, int) or length > MOST_THREADS * WORDS_OF_MOST
-        # Of narrow numbers compilers keep what these are as floats.
         assert isinstance(layout.steps, int)
-        words = max(sweeps.words(least=4), 1) * layout.steps * layout.width
-        return words + VALUE * sweeps.values_kept() <= most_words(layout.threads)
+        return has_registers(sweeps, layout.threads, layout.steps * layout.width)
+
+
+def has_registers(sweeps: Sweeps, threads: int, elements: int) -> bool:
+    """Whether registers hold so many elements of a row, with what many blocks compute besides.
+
+    Args:
+        sweeps: what is computed.
+        threads: of a row.
+        elements: that each has.
+    """
+    # Of narrow numbers compilers keep what these are as floats.
+    words = max(sweeps.words(least=4), 1) * elements
+    return words + VALUE * sweeps.values_kept() <= most_words(threads)
 
 
 def most_words(threads: int) -> int:
@@ -150,7 +161,8 @@ class Layout:
             most: threads of a block.
             shuffles: whether threads pass each other values without memory.
         """
-        reductions = [block for block in program.blocks if block.combine is not None]
+        blocks = [block for block in program.blocks if not block.is_of_columns]
+        reductions = [block for block in blocks if block.combine is not None]
         if shuffles and any(block.dtype not in SHUFFLED for block in reductions):
             return None
         if not any(access.moves for _, access in program.accesses()):
@@ -191,46 +203,68 @@ class RowWriter:
     """
 
     def __init__(self, program: Program, layout: Layout, shuffles: bool) -> None:
-        self._program = program
-        self._layout = layout
+        self.program = program
+        self.layout = layout
         self._shuffles = shuffles
         count = layout.width
         if layout.is_kept:
             assert isinstance(layout.steps, int)
             count *= layout.steps
-        self._writer = Writer(program, layout.width, count)
+        self.writer = Writer(program, layout.width, count)
         self.sweeps = Sweeps.of(program, () if layout.is_kept else pairs(program))
 
     def kernel(self) -> tirx.Stmt:
         """What each thread does."""
-        layout = self._layout
-        blocks = tirx.ceildiv(as_expr(self._program.row_count), number(layout.rows))
-        counts = {"threadIdx.y": layout.rows, "threadIdx.x": layout.threads}
+        blocks = tirx.ceildiv(as_expr(self.program.row_count), number(self.layout.rows))
+        return launched({"blockIdx.x": known(blocks), **self.threads()}, self._thread)
+
+    def threads(self) -> dict[str, Extent]:
+        """How many threads a block has."""
+        layout = self.layout
+        counts: dict[str, Extent] = {"threadIdx.y": layout.rows, "threadIdx.x": layout.threads}
         if self._has_rows_across:
             counts = {"threadIdx.y": layout.threads, "threadIdx.x": layout.rows}
         if counts["threadIdx.y"] == 1:
             del counts["threadIdx.y"]
-        extents: dict[str, Extent] = {"blockIdx.x": sym.Analyzer().simplify(blocks), **counts}
-        return launched(extents, self._thread)
+        return counts
 
     @property
     def _has_rows_across(self) -> bool:
         """Whether neighbouring threads are those of neighbouring rows."""
-        return self._program.is_apart or self._layout.threads == 1
+        return self.program.is_apart or self.layout.threads == 1
 
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
-        layout, count, writer = self._layout, self._program.row_count, self._writer
-        along, across = (ids.get(f"threadIdx.{axis}", number(0)) for axis in "xy")
-        self._lane, line = (across, along) if self._has_rows_across else (along, across)
-        teams = (layout.rows, line) if self._program.is_apart else ()
-        self._team = Team(layout.threads, self._lane, self._shuffles, writer.allocations, *teams)
-        has_rest = layout.rows > 1 and below(number(0), count, layout.rows) is not None
-        is_alone = layout.threads == 1
+        line = self.take_place(ids)
 
         def own() -> ir.Expr:
-            if layout.rows == 1:
+            if self.layout.rows == 1:
                 return ids["blockIdx.x"]
-            return ids["blockIdx.x"] * number(layout.rows) + line
+            return ids["blockIdx.x"] * number(self.layout.rows) + line
+
+        body = self.of_row(own, self.layout.rows)
+        return [*map(tirx.AllocBuffer, self.writer.allocations), *body]
+
+    def take_place(self, ids: dict[str, ir.Expr]) -> ir.Expr:
+        """Tell a thread which of a row's elements it has; the number of the row in its block."""
+        layout = self.layout
+        along, across = (ids.get(f"threadIdx.{axis}", number(0)) for axis in "xy")
+        self.lane, line = (across, along) if self._has_rows_across else (along, across)
+        teams = (layout.rows, line) if self.program.is_apart else ()
+        memory = self.writer.allocations
+        self._team = Team(layout.threads, self.lane, self._shuffles, memory, *teams)
+        return line
+
+    def of_row(self, own: Callable[[], ir.Expr], step: Extent) -> Statements:
+        """All that a thread does of one row.
+
+        Args:
+            own: gives the row's number, which may be past the last one.
+            step: how many rows are gone through at once: none is past where these are a number of
+                steps, or where there is one at a time.
+        """
+        layout, count, writer = self.layout, self.program.row_count, self.writer
+        has_rest = layout.rows > 1 and below(number(0), count, step) is not None
+        is_alone = layout.threads == 1
 
         def row() -> ir.Expr:
             # Threads without a row work on the last one: they pass values to others, or wait.
@@ -243,43 +277,42 @@ class RowWriter:
         for sweep in range(self.sweeps.count):
             body += [*self._values(sweep), *self._sweep(sweep)]
         body += self._values(self.sweeps.count)
-        body = guarded(is_row, body) if is_alone else body
-        return [*map(tirx.AllocBuffer, writer.allocations), *body]
+        return guarded(is_row, body) if is_alone else body
 
     def _values(self, sweep: int) -> Statements:
         """The values of the row before a sweep."""
         body: Statements = []
         for place in self.sweeps.values(sweep):
-            block = self._program.blocks[place]
-            value, done = self._writer.value_of_row(block)
+            block = self.program.blocks[place]
+            value, done = self.writer.value_of_row(block)
             body += [*done, *self._result(block, value)]
         return body
 
     def _sweep(self, number_: int) -> Statements:
         """All that is done in one sweep, with the results of its reductions."""
-        keeps = self._layout.is_kept
-        sweep = SweepWriter(self._writer, self.sweeps, number_, keeps, "row")
-        body = [*sweep.begin(), *self._steps(sweep.of_vector), *sweep.across(self._team)]
+        keeps = self.layout.is_kept
+        sweep = SweepWriter(self.writer, self.sweeps, number_, keeps, "row")
+        body = [*sweep.begin(), *self.steps(sweep.of_vector), *sweep.across(self._team)]
         body += [stmt for pair in sweep.pairs for stmt in pair.settled()]
         for place, total in sorted(sweep.totals.items()):
-            body += self._result(self._program.blocks[place], total)
+            body += self._result(self.program.blocks[place], total)
         return body
 
     def _result(self, block: Block, value: tirx.Var) -> Statements:
         """The store of a value of the row, if that is a result."""
         if not block.is_result:
             return []
-        place = self._writer.at(offset(block.buffer, list(block.store.indices)), None)
-        is_first = None if self._layout.threads == 1 else tirx.EQ(self._lane, number(0))
-        is_one = both(self._writer.is_row, is_first)
+        place = self.writer.at(offset(block.buffer, list(block.store.indices)), None)
+        is_first = None if self.layout.threads == 1 else tirx.EQ(self.lane, number(0))
+        is_one = both(self.writer.is_row, is_first)
         return guarded(is_one, [store(block.buffer, only(value), place)])
 
-    def _steps(self, body: Callable[[Vector], Statements]) -> Statements:
+    def steps(self, body: Callable[[Vector], Statements]) -> Statements:
         """The thread's vectors one after the other."""
-        layout, length = self._layout, self._program.length
+        layout, length = self.layout, self.program.length
 
         def one(step: ir.Expr) -> Statements:
-            first = (step * number(layout.threads) + self._lane) * number(layout.width)
+            first = (step * number(layout.threads) + self.lane) * number(layout.width)
             first, before = named("element", first, length)
             kept = step * number(layout.width) if layout.is_kept else number(0)
             vector = Vector(first, kept, layout.width)

@@ -112,15 +112,18 @@ class Sweeps:
     def words(self, least: int = 2) -> float:
         """Registers for what is kept of each element from sweep to sweep, at the fullest moment.
 
+        With what columns are reduced to, which is kept from row to row.
+
         Args:
             least: bytes of a register that an element takes at least.
         """
+        columns = [block for block in self.program.blocks if block.is_of_columns]
         spans = [(str(one.buffer.ty.dtype), min(own), max(own)) for one, own in self._readers(True)]
         for block, first in zip(self.program.blocks, self.numbers):
-            if not is_of_row(block):
+            if not is_of_row(block) and not block.is_of_columns:
                 spans.append((block.dtype, first, self._last_reader(block, first)))
         sizes = [(max(item_bytes(dtype), least) / 4, first, last) for dtype, first, last in spans]
-        return self._most(sizes)
+        return self._most(sizes) + sum(item_bytes(block.dtype) / 4 for block in columns)
 
     def values_kept(self) -> float:
         """What rows have one value of and is needed later on, at the fullest moment."""
@@ -177,7 +180,8 @@ class Sweeps:
 
 def is_of_row(block: Block) -> bool:
     """Whether a row has one value of a block."""
-    return block.combine is not None or not block.has_elements
+    is_total = block.combine is not None and not block.is_of_columns
+    return is_total or not block.has_elements
 
 
 def _read(block: Block) -> set[tirx.Var]:
@@ -216,6 +220,9 @@ class SweepWriter:
                 continue
             if block.combine is None:
                 self._parts.append(writer.pointwise(block))
+                continue
+            if block.is_of_columns:
+                self._parts.append(writer.into_columns(block))
                 continue
             total = writer.total(block, ending)
             self.totals[place] = total

@@ -106,6 +106,8 @@ class Writer:
         # Where values are that were computed, and those that were loaded for several blocks.
         self._values: dict[tirx.Var, tirx.Var] = {}
         self._kept: list[_Kept] = []
+        # What columns are reduced to: all that the thread has of each.
+        self.columns: list[tuple[Block, tirx.Var]] = []
         # What is read once a row: by the load, in which register it is.
         self._of_rows: list[tuple[ir.TensorLoad, tirx.Var]] = []
         # And what is read once for the vector that is being written, since a choice is made by it.
@@ -230,6 +232,23 @@ class Writer:
             at = self.place(target, vector.first)
             stored = copy_vector(vector.width, (block.buffer, at), (values, start))
             return [*done, *guarded(self.is_row, stored)]
+
+        return of_vector
+
+    def into_columns(self, block: Block) -> Callable[[Vector], Statements]:
+        """What takes the block's values of a vector into what columns are reduced to."""
+        combine = block.combine
+        assert combine is not None
+        total = self.allocate(self.count, block.dtype, f"{block.buffer.name}_of_columns")
+        self.columns.append((block, total))
+
+        def of_vector(vector: Vector) -> Statements:
+            def use(lane: ir.Expr, value: ir.Expr) -> Statements:
+                at = [vector.kept + lane]
+                added = tirx.BufferStore(total, combine(tirx.BufferLoad(total, at), value), at)
+                return guarded(self.is_row, [added])
+
+            return self.elements(block, vector, use)
 
         return of_vector
 
