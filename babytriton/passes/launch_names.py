@@ -16,6 +16,11 @@ def of_launch(function: str, place: int) -> str:
     return function.removesuffix(END) + END + (f"_{place}" if place else "")
 
 
+def launcher_of(kernel: str) -> str:
+    """The name of the function that a kernel was taken out of, by TVM's name for that."""
+    return re.sub(rf"{END}(_\d+)?$", "", kernel)
+
+
 _LAUNCHED = re.compile(rf"({END}){END}((?:_\d+)?)$")
 
 

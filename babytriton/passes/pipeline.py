@@ -44,6 +44,7 @@ from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
 from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.gpu.order_keys import order_keys_by_name
+from babytriton.passes.gpu.parameters import in_order, names_of_parameters
 from babytriton.passes.gpu.portable import (
     math_for,
     with_short_vectors,
@@ -180,7 +181,8 @@ def _lowering() -> tuple[Any, ...]:
     lower, finish_host, finish_device = get_tir_pipeline("default")
 
     def begin(mod: IRModule) -> IRModule:
-        return lower(indices.as_they_stand(mod))
+        names = names_of_parameters(mod)
+        return in_order(lower(indices.as_they_stand(mod)), names)
 
     def finish() -> tvm.transform.Pass:
         host = tvm.transform.Sequential(

@@ -43,6 +43,9 @@ _INT, _WIDE = "int", "int64_t"
 NO_TYPES: Mapping[str, str] = MappingProxyType({})
 """Those of names of which nothing is known."""
 
+_ZEROS, _MINUS_ONES = ("0.0f", "0.0"), ("-1.0f", "-1.0")
+_EXPONENTIALS = ("exp", "expf", "exp2", "exp2f")
+
 # Operators that compilers warn of where others stand beside them without parentheses.
 _MIXED = ("&", "|", "^", "<<", ">>", "&&", "||")
 
@@ -67,6 +70,7 @@ class _Printed:
         parts: of two operands, the first, the operator and the other.
         type: of integers, if it is known to be one of these.
         narrow: of an int that is cast to 64 bits, the same without the cast.
+        opposite: of what is this with the other sign, that; a zero may have either.
     """
 
     text: str
@@ -74,6 +78,12 @@ class _Printed:
     parts: tuple[str, str, str] | None = None
     type: str | None = None
     narrow: _Printed | None = None
+    opposite: _Printed | None = None
+
+    def negated(self) -> _Printed:
+        """The same with the other sign."""
+        text = self.within(_UNARY)
+        return _Printed(f"- {text}" if text.startswith("-") else f"-{text}", _UNARY, opposite=self)
 
     def within(self, binds: int) -> str:
         """The text as an operand of what binds so tightly."""
@@ -196,9 +206,15 @@ class _Parser:
                 continue
             if operator == "+" and self._in_address:
                 right_binds = binds
+            if operator == "*" and right.text in _MINUS_ONES:
+                left = left.negated()
+                continue
+            if operator in "+-" and right.opposite is not None and right.binds == _UNARY:
+                operator, right = "-" if operator == "+" else "+", right.opposite
             first, other = left.within(left_binds), right.within(right_binds)
             parts = (first, operator, right.text)
-            left = _Printed(f"{first} {operator} {other}", binds, parts, type_)
+            opposite = right if operator == "-" and left.text in _ZEROS else None
+            left = _Printed(f"{first} {operator} {other}", binds, parts, type_, opposite=opposite)
         return left
 
     def _unary(self) -> _Printed:
@@ -253,15 +269,18 @@ class _Parser:
                 left = _Printed(f"{own}[{self._within(True, self.conditional).text}]", _POSTFIX)
                 self.expect("]")
             elif operator == "(":
-                left = _Printed(f"{own}({', '.join(self._arguments())})", _POSTFIX)
+                given = self._arguments()
+                if own in _EXPONENTIALS and given[0].opposite is not None:
+                    given = [given[0].opposite.negated()]  # That of either zero is 1.
+                left = _Printed(f"{own}({', '.join(each.text for each in given)})", _POSTFIX)
             else:
                 left = _Printed(f"{own}{operator}{self._next()[1]}", _POSTFIX)
         return left
 
-    def _arguments(self) -> list[str]:
+    def _arguments(self) -> list[_Printed]:
         found = []
         while self._peek() != ")":
-            found.append(self._within(False, self.conditional).text)
+            found.append(self._within(False, self.conditional))
             if self._peek() == ",":
                 self.expect(",")
         self.expect(")")

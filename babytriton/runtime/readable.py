@@ -112,7 +112,8 @@ def _kernel(text: str) -> str:
     head, _, body = text.partition("{\n")
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
-    return "\n".join([head + "{", *_with_short_loops(_without_moves(lines)), ""])
+    lines = [head + "{", *_with_short_loops(_without_moves(lines)), ""]
+    return _with_short_head(_with_constants("\n".join(lines)))
 
 
 def _with_bools_together(text: str) -> str:
@@ -198,11 +199,46 @@ def _with_names(text: str) -> str:
     return _WORD.sub(lambda match: names.get(match[0], match[0]), text)
 
 
+def _with_constants(text: str) -> str:
+    """With `const` for the parameters that the kernel does nothing to but read them."""
+    head, _, body = text.partition("{\n")
+    for type_, name in _POINTER.findall(head):
+        if type_.startswith("const"):
+            continue
+        cast = rf"\*\(([\w ]+)\*\)(\(?{name}\b)"
+        uses = len(re.findall(rf"(?<![\w.]){name}\b", body))
+        reads = len(re.findall(rf"(?:(?<![&\w.]){name}\[|{cast})", body))
+        is_written = re.search(rf"^ *(?:{name}\[|{cast})[^;]*? [-+*/|&^%]?= ", body, re.M)
+        if uses == reads and not is_written:
+            head = re.sub(rf"{type_}\* ((?:__restrict__ )?{name}\b)", rf"const {type_}* \1", head)
+            body = re.sub(cast, r"*(const \1*)\2", body)
+    return head + "{\n" + body
+
+
+def _with_short_head(text: str) -> str:
+    """With the parameters on lines of their own, if they do not fit on that of the name."""
+    head, brace, body = text.partition(" {\n")
+    if len(head.splitlines()[-1]) <= _WIDTH:
+        return text
+    start = head.rindex("(") + 1
+    lines = [head[:start], "   "]
+    for parameter in head[start:].split(", "):
+        if len(lines[-1]) + len(parameter) > _WIDTH - 2:
+            lines.append("   ")
+        lines[-1] += f" {parameter},"
+    return "\n".join(lines).removesuffix(",") + brace + body
+
+
 def _free(name: str, taken: Set[str], ending: str = "") -> str:
     """A name like the given one, with the ending and a number if need be."""
     others = (f"{name}{ending}{f'_{n}' if n else ''}" for n in count(0 if ending else 1))
     return next(each for each in chain([name], others) if each not in taken)
 
+
+# Letters of a line, at most, as far as that is about parameters.
+_WIDTH = 100
+
+_POINTER = re.compile(r"(\w[\w ]*)\* (?:__restrict__ )?(\w+)(?=[,)])")
 
 # Names that a variable of a kernel may not take: words of C++, and macros and functions of the C
 # library, of compilers and of CUDA.

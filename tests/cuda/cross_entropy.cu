@@ -1,7 +1,9 @@
 // functions.py:36  return F.cross_entropy(x, labels, reduction="none")
 // x: float32[64, 1024], labels: int64[64], cross_entropy: float32[64]
 // grid 64, block 64
-extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(float* __restrict__ cross_entropy, int64_t* __restrict__ labels, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
+    const float* __restrict__ x, const int64_t* __restrict__ labels,
+    float* __restrict__ cross_entropy) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float top_of_row;
@@ -12,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(float* __r
   top_of_row = -3.4028235e+38f;
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    *(float4*)(x_part + step * 4) = *(float4*)(x + block * 1024 + step * 256 + thread * 4);
+    *(float4*)(x_part + step * 4) = *(const float4*)(x + block * 1024 + step * 256 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       top_of_row = max(top_of_row, x_part[step * 4 + lane]);

@@ -1,7 +1,9 @@
 // functions.py:32  return F.layer_norm(x, (x.shape[-1],), w, b)
 // x: float32[64, 1024], w: float32[1024], b: float32[1024], layer_norm: float32[64, 1024]
 // grid 64, block 64
-extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(float* __restrict__ b, float* __restrict__ layer_norm, float* __restrict__ w, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
+    const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ b,
+    float* __restrict__ layer_norm) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float x_of_row;
@@ -16,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(float* __rest
   sum_of_row = 0.0f;
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    *(float4*)(x_part + step * 4) = *(float4*)(x + block * 1024 + step * 256 + thread * 4);
+    *(float4*)(x_part + step * 4) = *(const float4*)(x + block * 1024 + step * 256 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       sum_of_row += x_part[step * 4 + lane] - x_of_row;
@@ -55,8 +57,8 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(float* __rest
   squares_of_row = rsqrtf(squares_of_row * 0.0009765625f + 1e-05f);
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    *(float4*)w_vector = *(float4*)(w + step * 256 + thread * 4);
-    *(float4*)b_vector = *(float4*)(b + step * 256 + thread * 4);
+    *(float4*)w_vector = *(const float4*)(w + step * 256 + thread * 4);
+    *(float4*)b_vector = *(const float4*)(b + step * 256 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       layer_norm_vector[lane] = (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row)) * squares_of_row * w_vector[lane] + b_vector[lane];

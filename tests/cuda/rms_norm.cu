@@ -2,7 +2,8 @@
 // functions.py:28  return x * scale * w
 // x: float16[64, 1024], w: float16[1024], rms_norm: float16[64, 1024]
 // grid 64, block 64
-extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(half* __restrict__ rms_norm, half* __restrict__ w, half* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(
+    const half* __restrict__ x, const half* __restrict__ w, half* __restrict__ rms_norm) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float mean_of_row;
@@ -14,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(half* __restric
   mean_of_row = 0.0f;
   #pragma unroll
   for (int step = 0; step < 2; ++step) {
-    *(uint4*)(x_part + step * 8) = *(uint4*)(x + block * 1024 + step * 512 + thread * 8);
+    *(uint4*)(x_part + step * 8) = *(const uint4*)(x + block * 1024 + step * 512 + thread * 8);
     #pragma unroll
     for (int lane = 0; lane < 8; ++lane) {
       mean_of_row += (float)(x_part[step * 8 + lane] * x_part[step * 8 + lane]);
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(half* __restric
   scale_of_row = (half)rsqrtf((float)(half)((float)(half)(mean_of_row / 1024.0f) + 1e-06f));
   #pragma unroll
   for (int step = 0; step < 2; ++step) {
-    *(uint4*)w_vector = *(uint4*)(w + step * 512 + thread * 8);
+    *(uint4*)w_vector = *(const uint4*)(w + step * 512 + thread * 8);
     #pragma unroll
     for (int lane = 0; lane < 8; ++lane) {
       rms_norm_vector[lane] = x_part[step * 8 + lane] * scale_of_row * w_vector[lane];

@@ -1,7 +1,8 @@
 // functions.py:23  return torch.softmax(x, -1)
 // x: float32[64, 4096], softmax: float32[64, 4096]
 // grid 64, block 256
-extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restrict__ softmax, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) softmax_kernel(
+    const float* __restrict__ x, float* __restrict__ softmax) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float top_of_row;
@@ -13,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(float* __restri
   top_of_row = -3.4028235e+38f;
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    *(float4*)(x_part + step * 4) = *(float4*)(x + block * 4096 + step * 1024 + thread * 4);
+    *(float4*)(x_part + step * 4) = *(const float4*)(x + block * 4096 + step * 1024 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       top_of_row = max(top_of_row, x_part[step * 4 + lane]);

@@ -1,16 +1,17 @@
 // functions.py:19  return F.silu(gate) * x
 // gate: float16[64, 1024], x: float16[64, 1024], swiglu: float16[64, 1024]
 // grid 32, block 256
-extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(half* __restrict__ gate, half* __restrict__ swiglu, half* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
+    const half* __restrict__ gate, const half* __restrict__ x, half* __restrict__ swiglu) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) half gate_vector[8];
   alignas(16) half x_vector[8];
-  *(uint4*)gate_vector = *(uint4*)(gate + block * 2048 + thread * 8);
-  *(uint4*)x_vector = *(uint4*)(x + block * 2048 + thread * 8);
+  *(uint4*)gate_vector = *(const uint4*)(gate + block * 2048 + thread * 8);
+  *(uint4*)x_vector = *(const uint4*)(x + block * 2048 + thread * 8);
   #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
-    gate_vector[lane] = (half)((float)gate_vector[lane] / (1.0f + expf((float)gate_vector[lane] * -1.0f))) * x_vector[lane];
+    gate_vector[lane] = (half)((float)gate_vector[lane] / (1.0f + expf(-(float)gate_vector[lane]))) * x_vector[lane];
   }
   *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)gate_vector;
 }

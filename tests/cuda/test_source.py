@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import babytriton as bt
 from babytriton import config
@@ -106,10 +107,11 @@ def test_edited_source_may_name_parameters_otherwise() -> None:
     x, y = functions.arguments()["add"]
     program = compiled("add")
     source = re.sub(r"\by\b", "other", program.source())
-    edited = program.with_source(source.replace("float* __restrict__ other", "const float *other"))
+    parameter = "const float* __restrict__ other"
+    edited = program.with_source(source.replace(parameter, "float *other"))
     assert torch.equal(gpu.call(edited, (x, y)), x + y)
     with pytest.raises(ValueError, match="BT212"):
-        program.with_source(source.replace("float* __restrict__ other", "half* other"))
+        program.with_source(source.replace(parameter, "half* other"))
 
 
 def test_lines_that_name_a_kernel_are_no_kernels() -> None:
@@ -219,6 +221,16 @@ def test_the_folder_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None
         ("f((a + b), (c))[0].x", "f(a + b, c)[0].x"),
         ("0x1.4f8b58p-17f/*1.000000e-05*/", "1e-05f"),
         ("(0x1p+0f/*1.0e+00*/ / 0x1.8p+1/*3*/)", "1.0f / 3.0"),
+        ("(a * -0x1p+0f)", "-a"),
+        ("((a + b) * -0x1p+0)", "-(a + b)"),
+        ("(((a * b) * -0x1p+0f) * c)", "-(a * b) * c"),
+        ("((a * -0x1p+0f) * -0x1p+0f)", "- -a"),
+        ("(a + (b * -0x1p+0f))", "a - b"),
+        ("(a - ((b - c) * -0x1p+0f))", "a + (b - c)"),
+        ("(a + ((b + c) * -0x1p+0f))", "a - (b + c)"),
+        ("(a * -0x1p+1f)", "a * -2.0f"),
+        ("expf((0x0p+0f/*0*/ - (a + b)))", "expf(-(a + b))"),
+        ("sinf((0x0p+0f/*0*/ - a))", "sinf(0.0f - a)"),
     ],
 )
 def test_expressions(given: str, expected: str) -> None:
@@ -327,3 +339,38 @@ def test_floats_are_compared_by_a_function_that_is_shown() -> None:
             assert torch.equal(found.nan_to_num(7), exact.nan_to_num(7))
     zeros = torch.zeros(40, 64)
     assert gpu.call(other, (zeros,))[0].max() > 1
+
+
+def test_parameters_are_in_the_order_of_the_function() -> None:
+    """What is read is constant; after it results, and what a kernel leaves for the next."""
+
+    def norm(zeta, weight, bias):
+        return F.layer_norm(zeta, (96,), weight, bias)
+
+    zeta = torch.randn(300, 96, requires_grad=True)
+    weight, bias = (torch.randn(96, requires_grad=True) for _ in range(2))
+    program = bt.jit(target=TARGET)(norm).lower(zeta, weight, bias).compile()
+    (forward,), (rows, columns) = (
+        re.findall(r"_kernel\w*\(([^)]*)\)", each.source()) for each in (program, program.backward)
+    )
+    assert re.findall(r"const float\* __restrict__ (\w+)", forward) == ["zeta", "weight", "bias"]
+    results = re.split(r",\s+", forward)[3:]
+    assert results
+    assert not any(each.strip().startswith("const") for each in results)
+    names = re.findall(r"(\w+)(?:,|$)", rows)
+    constants = re.findall(r"const float\* __restrict__ (\w+)", rows)
+    assert constants == names[: len(constants)]
+    assert set(constants) >= {"zeta", "weight", "grad"}
+    assert names[-2:] == re.findall(r"const float\* __restrict__ (\w+)", columns)
+    assert all(name.endswith("_of_pieces") for name in names[-2:])
+
+
+def test_what_a_kernel_writes_to_is_not_constant() -> None:
+    def updated(x, y):
+        x.add_(y)
+        return x * 2
+
+    x, y = torch.randn(1024), torch.randn(1024)
+    source = bt.jit(target=TARGET)(updated).lower(x, y).compile().source()
+    assert re.search(r"(?<!const )float\* __restrict__ x\b", source)
+    assert "const float* __restrict__ y" in source

@@ -1,7 +1,8 @@
 // functions.py:45  return x.sum()
 // x: float32[512, 1024], total: float32[]
 // grid 128, block 256
-extern "C" __global__ void __launch_bounds__(256) total_kernel(float* __restrict__ total_of_pieces, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) total_kernel(
+    const float* __restrict__ x, float* __restrict__ total_of_pieces) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   float total_of_piece;
@@ -9,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(256) total_kernel(float* __restrict
   __shared__ alignas(16) float total_of_warps[8];
   total_of_piece = 0.0f;
   for (int step = 0; step < 4; ++step) {
-    *(float4*)x_vector = *(float4*)(x + step * 131072 + block * 1024 + thread * 4);
+    *(float4*)x_vector = *(const float4*)(x + step * 131072 + block * 1024 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       total_of_piece += x_vector[lane];
@@ -36,7 +37,8 @@ extern "C" __global__ void __launch_bounds__(256) total_kernel(float* __restrict
 // functions.py:45  return x.sum()
 // x: float32[512, 1024], total: float32[]
 // grid 1, block 256
-extern "C" __global__ void __launch_bounds__(256) total_kernel_1(float* __restrict__ total, float* __restrict__ total_of_pieces) {
+extern "C" __global__ void __launch_bounds__(256) total_kernel_1(
+    const float* __restrict__ total_of_pieces, float* __restrict__ total) {
   const int thread = threadIdx.x;
   float total_of_row;
   __shared__ alignas(16) float total_of_warps[8];

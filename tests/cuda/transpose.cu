@@ -1,7 +1,8 @@
 // functions.py:49  return x.T.contiguous()
 // x: float32[100, 70], transpose: float32[70, 100]
 // grid 4 x 3, block 32 x 8
-extern "C" __global__ void __launch_bounds__(256) transpose_kernel(float* __restrict__ transpose, float* __restrict__ x) {
+extern "C" __global__ void __launch_bounds__(256) transpose_kernel(
+    const float* __restrict__ x, float* __restrict__ transpose) {
   const int block = blockIdx.x;
   const int block_y = blockIdx.y;
   const int thread = threadIdx.x;
