@@ -106,6 +106,31 @@ def of_calls(mod: IRModule) -> Calls:
     return {place: names.pop() for place, names in found.items() if len(names) == 1}
 
 
+def of_results(mod: IRModule) -> dict[str, list[str]]:
+    """What each function calls what it returns; to be asked before operators are grouped."""
+    return {
+        var.name_hint: [getattr(x, "name", "gv") for x in _returned(func.body.body)]
+        for var, func in mod.functions_items()
+        if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr)
+    }
+
+
+def with_results(mod: IRModule, results: Mapping[str, Sequence[str]]) -> IRModule:
+    """A module that calls what functions return so, where TVM has given that other names."""
+    functions = dict(mod.functions_items())
+    for var, func in mod.functions_items():
+        if not isinstance(func, relax.Function) or var.name_hint not in results:
+            continue
+        renamed = {
+            x: type(x)(name, x.ty)
+            for x, name in zip(_returned(func.body.body), results[var.name_hint])
+            if isinstance(x, relax.Var) and _GIVEN.fullmatch(x.name) and not _GIVEN.fullmatch(name)
+        }
+        if renamed:
+            functions[var] = _with_vars(func, renamed)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
 def _is_kernel(call: Any) -> bool:
     """Whether a call is one of a kernel that gives one tensor."""
     is_call = isinstance(call, relax.Call) and call.op == CALL_TIR

@@ -224,6 +224,7 @@ def fuse(
         mod = updates.kept_apart(read_in_memory(mod, results.entry), written)
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
+        returned = names.of_results(mod)
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
@@ -266,6 +267,7 @@ def fuse(
     mod = fuse_kernels(mod, kinds)
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds)
+    mod = names.with_results(mod, returned)
     mod = names.named(results_as_arguments(mod, results))
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     return updates.parts_in_place(mod, written)

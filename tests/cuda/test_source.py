@@ -362,7 +362,11 @@ def test_parameters_are_in_the_order_of_the_function() -> None:
     assert constants == names[: len(constants)]
     assert set(constants) >= {"zeta", "weight", "grad"}
     assert names[-2:] == re.findall(r"const float\* __restrict__ (\w+)", columns)
-    assert all(name.endswith("_of_pieces") for name in names[-2:])
+    assert names[-3:] == ["grad_zeta", "grad_bias_of_pieces", "grad_weight_of_pieces"]
+    assert re.findall(r"(?<!const )float\* __restrict__ (\w+)", columns) == [
+        "grad_weight",
+        "grad_bias",
+    ]
 
 
 def test_what_a_kernel_writes_to_is_not_constant() -> None:
