@@ -204,22 +204,29 @@ def versions() -> str:
     return ", ".join(found)
 
 
+def _chosen(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
+    """Those with one of the parts in their names; all if there are none."""
+    return [case for case in cases if not parts or any(part in case.name for part in parts)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=RawDescription)
     parser.add_argument("parts", nargs="*", help="only cases with one of these in their names")
     parser.add_argument("--results", type=Path, help="a folder for the table and the plot")
     given = parser.parse_args()
-    chosen = [c for c in CASES if not given.parts or any(p in c.name for p in given.parts)]
+    chosen, sweep = _chosen(CASES, given.parts), _chosen(PRODUCTS, given.parts)
     threads = torch.get_num_threads()
     print(f"{processor()}, {threads} threads, {date.today()}; {versions()}\n")
     rows = []
     for case in chosen:
         rows.append(measured(case, PEERS))
         print("\n".join(table(rows) if len(rows) == 1 else table(rows)[-1:]), flush=True)
-    products = [] if given.parts else [measured(case, ("eager",)) for case in PRODUCTS]
+    products = [measured(case, ("eager",)) for case in sweep]
     pairs = [] if given.parts else in_pairs()
     if rows:
         print("", *summary(rows, products), "", *table_of_pairs(pairs), sep="\n")
+    elif products:
+        print(*table(products), sep="\n")
     if given.results and rows:
         given.results.mkdir(parents=True, exist_ok=True)
         head = [
