@@ -205,12 +205,13 @@ def _with_named_parts(
 ) -> relax.Function:
     """The group, which calls copies that are added to the functions."""
     blocks = []
+    last = set(_returned(func.body.body))
     for block in func.body.blocks:
         bindings = []
         for binding in block.bindings:
             name = binding.var.name
             call: Any = getattr(binding, "value", None)
-            if _is_kernel(call) and _GIVEN.fullmatch(name):
+            if _is_kernel(call) and binding.var in last and _GIVEN.fullmatch(name):
                 name = known.get(_place(call), name)
             if _is_kernel(call) and not _GIVEN.fullmatch(name):
                 kernel = functions[call.args[0]]

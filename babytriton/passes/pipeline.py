@@ -144,11 +144,7 @@ SHORT_COLUMNS = {"cuda": (ShortColumnsOnGpu(),)}
 SCANS = {"cuda": (ScanOnGpu(),)}
 """The rule of a kind of target that takes running sums with what comes before and after them."""
 
-ROWS_AND_COLUMNS = {
-    "cpu": RowsAndColumnsOnCpu(),
-    "cuda": RowsAndColumnsOnGpu(),
-    **dict.fromkeys(_PORTABLE, RowsAndColumnsOnGpu()),
-}
+ROWS_AND_COLUMNS = {"cpu": (RowsAndColumnsOnCpu(),), "cuda": (RowsAndColumnsOnGpu(),)}
 """The rule of a kind of target that takes kernels which go along rows and reduce their columns."""
 
 COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
@@ -261,7 +257,10 @@ def fuse(
         Kind(beside_on_rows, partial(accepts, TOGETHER[kind]), True),
         *(Kind(around_scan, partial(accepts, rule)) for rule in SCANS.get(kind, ())),
         Kind(is_on_points, partial(accepts, POINTS[kind]), True),
-        Kind(on_rows_and_columns, partial(accepts, ROWS_AND_COLUMNS[kind]), True),
+        *(
+            Kind(on_rows_and_columns, partial(accepts, rule), True)
+            for rule in ROWS_AND_COLUMNS.get(kind, ())
+        ),
         *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
     )
     mod = fuse_kernels(mod, kinds)

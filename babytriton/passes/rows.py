@@ -169,9 +169,7 @@ def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
     if not reductions:
         return None
     rows = spatial(max(reductions, key=lambda block: iterations(block) or math.inf))
-    on_rows = {
-        n for n, block in enumerate(blocks) if same_extents(spatial(block)[: len(rows)], rows)
-    }
+    on_rows = set(along_rows(blocks, rows))
     needed = set(on_rows)
     for number in reversed(range(len(blocks))):
         if number not in needed and any(_reads(blocks[n], blocks[number]) for n in needed):
@@ -184,6 +182,34 @@ def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
     )
     parts = (tuple(sorted(part)) for part in (before, on_rows, after))
     return RowWork(rows, *parts) if fits else None
+
+
+def along_rows(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[int]:
+    """The numbers of the blocks whose first axes are these rows.
+
+    Not of those that have as many points, but are for each row the same, as the weights of a norm
+    are where there are as many rows as elements: others read them elsewhere than at their own row.
+    """
+    found = [n for n, block in enumerate(blocks) if same_extents(spatial(block)[: len(rows)], rows)]
+    for number in reversed(found):
+        block = blocks[number]
+        if not stores_points(block) or len(spatial(block)) > len(rows):
+            continue
+        readers = [n for n, other in enumerate(blocks) if n != number and _reads(other, block)]
+        if any(n not in found or _reads_elsewhere(blocks[n], block, len(rows)) for n in readers):
+            found.remove(number)
+    return found
+
+
+def _reads_elsewhere(block: s_tir.SBlock, other: s_tir.SBlock, axes: int) -> bool:
+    """Whether a block reads what another one has of a row elsewhere than at its own row."""
+    rows, own = [var for var, _ in _rows(block)][:axes], other.body.buffer
+    loads = [load for load in nodes(block.body, ir.TensorLoad) if load.source.same_as(own)]
+    indices = [without_unit_axes(load.source, load.indices) for load in loads]
+    return not all(
+        len(index) == len(rows) and all(i.same_as(row) for i, row in zip(index, rows))
+        for index in indices
+    )
 
 
 def are_of_rows(blocks: Sequence[s_tir.SBlock]) -> bool:

@@ -7,6 +7,7 @@ through both at once, each is read once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from babytriton.passes.blocks import element, nodes, same_extents, uses
 from babytriton.passes.rows import (
     LINE,
     Extents,
+    along_rows,
     is_reduction,
     reduced,
     reduces_last_axes,
@@ -59,16 +61,15 @@ def rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> RowsAndColumns | None:
         return None
     first = blocks[columns[0]]
     rows, elements = reduced(first), spatial(first)
-    if isinstance(elements[-1], int) and elements[-1] < LINE:
+    if all(isinstance(n, int) for n in elements) and math.prod(elements) < LINE:
         return None
     after = _reading(blocks, columns)
-    on_rows = [
-        n
-        for n, block in enumerate(blocks)
-        if n not in (*columns, *after) and same_extents(spatial(block)[: len(rows)], rows)
-    ]
-    before = [n for n in range(len(blocks)) if n not in (*columns, *after, *on_rows)]
-    work = [*(blocks[n] for n in on_rows), *(_values(blocks[n]) for n in columns)]
+    others = [n for n in range(len(blocks)) if n not in after]
+    along = [_values(blocks[n]) if n in columns else blocks[n] for n in others]
+    found = along_rows(along, rows)
+    work = [along[n] for n in found]
+    on_rows = [others[n] for n in found if others[n] not in columns]
+    before = [n for n in others if n not in (*columns, *on_rows)]
     fits = (
         on_rows
         and all(same_extents(reduced(blocks[n]), rows) for n in columns)
@@ -76,6 +77,7 @@ def rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> RowsAndColumns | None:
         and all(stores_points(blocks[n]) for n in (*before, *after))
         and all(_is_of_rows(block, len(rows), elements) for block in work)
         and not _written(blocks, (*on_rows, *columns)) & _read(blocks, before)
+        and not _written(blocks, after) & _read(blocks, columns)
         and rows_are_apart(work, len(rows))
     )
     parts = (tuple(part) for part in (before, on_rows, columns, after))

@@ -13,5 +13,5 @@ from babytriton.passes.cpu.rowwise import Rowwise
 from babytriton.passes.cpu.scan import Scan
 
 RULES: tuple[ScheduleRule, ...] = (
-    *(Elementwise(), Matmul(), Rowwise(), RowsAndColumns(), Reduction(), Scan(), Parallel()),
+    *(Elementwise(), Matmul(), RowsAndColumns(), Rowwise(), Reduction(), Scan(), Parallel()),
 )

@@ -35,7 +35,7 @@ def _by_blocks(rows: tirx.For, long_sums: frozenset[tirx.Var]) -> tirx.Stmt:
     found: list[_Columns | None] = []
     for part in statements(rows.body):
         accesses = Effects.of(part)
-        if long_sums & {*accesses.reads, *accesses.writes}:
+        if not accesses.is_known or long_sums & {*accesses.reads, *accesses.writes}:
             found.append(_Columns.of(part, rows.loop_var, long_sums))
     columns = [one for one in found if one is not None]
     totals = [store.buffer for one in columns for store in one.sums]
@@ -69,11 +69,12 @@ class _Columns:
         if width is None or not all(isinstance(store, tirx.BufferStore) for store in stores):
             return None
         sums = [store for store in stores if store.buffer in long_sums]
-        totals = {store.buffer for store in sums}
-        values = [one.value.b if one.buffer in totals else one.value for one in stores]
+        if not sums or not all(_is_sum(store, row, stmt.loop_var) for store in sums):
+            return None
+        # A sum is not there before its block is: nothing else may read it.
+        values = [x.value.b if x.buffer in long_sums else x.value for x in stores]
         read = {load.source for value in values for load in nodes(value, ir.TensorLoad)}
-        fits = all(_is_sum(store, row, stmt.loop_var) for store in sums) and not read & totals
-        return cls(stmt, sums, width) if fits and not uses(stmt.extent, row) else None
+        return None if read & long_sums or uses(stmt.extent, row) else cls(stmt, sums, width)
 
     def over(self, body: list[tirx.Stmt]) -> tirx.Stmt:
         """Statements that a step does, for all columns."""

@@ -7,6 +7,8 @@ in a register when the second reads it.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import tvm
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
@@ -209,7 +211,10 @@ def _tight(loop: tirx.For) -> tirx.Stmt:
 
 
 def _as_one_condition(body: tirx.Stmt) -> tirx.IfThenElse | None:
-    """A body of which all is done under one condition, as a single statement."""
+    """A body of which all is done under one condition, as a single statement.
+
+    The condition is asked once then: it must be one that the body does not change.
+    """
     parts = statements(body)
     memory = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
     others = [part for part in parts if not isinstance(part, tirx.AllocBuffer)]
@@ -281,13 +286,18 @@ def _may_merge(first: tirx.For, second: tirx.For) -> bool:
     left, right = Effects.of(first.body), Effects.of(_over(first.loop_var, second).body)
     if not (left.is_known and right.is_known):
         return False
-    ranges = _ranges(joint)
+    conflicts = left.conflicts(right)
+    ranges = _ranges(joint) if conflicts else sym.Analyzer()
     if not all(
         _are_of_one_step([*left.indices(buffer), *right.indices(buffer)], first.loop_var, ranges)
-        for buffer in left.conflicts(right)
+        for buffer in conflicts
     ):
         return False
-    return bool(nodes(joint.body, tirx.For)) or vectorizes(joint)
+    if not nodes(joint.body, tirx.For):
+        return vectorizes(joint)
+    # A loop that vectorizes would not, around others.
+    are_outer = bool(nodes(first.body, tirx.For)) and bool(nodes(second.body, tirx.For))
+    return are_outer or first.kind == tirx.ForKind.PARALLEL
 
 
 def _have_one_range(left: tirx.For, right: tirx.For) -> bool:
@@ -333,10 +343,12 @@ def _are_of_one_step(accesses: list[Indices], variable: tirx.Var, ranges: sym.An
 
 
 def _ranges(body: tirx.Stmt) -> sym.Analyzer:
-    """What is known of the variables of the loops in a statement."""
-    found = sym.Analyzer()
-    for loop in nodes(body, tirx.For):
-        found.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+    """What is known of the variables of the loops in a statement; of two loops' ones, nothing."""
+    found, loops = sym.Analyzer(), nodes(body, tirx.For)
+    counts = Counter(loop.loop_var for loop in loops)
+    for loop in loops:
+        if counts[loop.loop_var] == 1:
+            found.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
     return found
 
 

@@ -22,14 +22,18 @@ from babytriton.passes.rows_and_columns import rows_and_columns
 # Pieces that rows are cut into, at most.
 PIECES = 64
 
+# Numbers that columns are reduced to, at most: they stay in L1 or L2 from row to row.
+MOST_COLUMNS = 4 * FEW_COLUMNS
+
 
 class RowsAndColumns(ScheduleRule):
     """Takes what goes along rows and reduces their columns, such as the way back of a norm.
 
     Cuts the rows into pieces for the threads, if there is work for several. The loops over the rows
     of a piece become one where loops are merged: so each row is read once. What pieces have of the
-    columns is combined then. Stands aside where that does not fit in L1, and where nothing but
-    columns is needed.
+    columns is combined then. Stands aside where that is too much for the caches, where nothing but
+    columns is needed, and for anything but sums: keys of numbers that are compared take longer
+    beside others than rows take to be read again.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -46,7 +50,9 @@ class RowsAndColumns(ScheduleRule):
         )
         if not any(is_output(sch, info) for info in on_rows):
             return None
-        cut = _cut(work, columns[0])
+        if not all(isinstance(sch.get(x.block_rv).body.value, tirx.Add) for x in columns):
+            return None
+        cut = _cut(work, columns)
         if cut is None:
             return None
         is_single = has_one_result(sch, on_rows, columns)
@@ -59,13 +65,16 @@ class RowsAndColumns(ScheduleRule):
         return sch
 
 
-def _cut(work: Work, info: SBlockInfo) -> tuple[int, int] | None:
+def _cut(work: Work, columns: list[SBlockInfo]) -> tuple[int, int] | None:
     """Which axis of the rows is cut into pieces, and into how many; None of rows that are too few.
 
-    Into one where a single thread does all.
+    Or if there are too many columns. Into one where a single thread does all.
     """
-    columns = [it.dom for it in info.iters if it.kind == "S"]
-    if not all(isinstance(n, int) for n in columns) or math.prod(columns) > FEW_COLUMNS:
+    info, *_ = columns
+    elements = [it.dom for it in info.iters if it.kind == "S"]
+    if not all(isinstance(n, int) for n in elements):
+        return None
+    if math.prod(elements) * len(columns) > MOST_COLUMNS:
         return None
     rows = [n for n in work.rows if isinstance(n, int)]
     lengths = [n if isinstance(n, int) else math.inf for n in work.rows]

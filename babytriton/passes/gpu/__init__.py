@@ -23,7 +23,6 @@ RULES: tuple[ScheduleRule, ...] = (
 )
 
 PORTABLE_RULES: tuple[ScheduleRule, ...] = (
-    *(Transposed(), Elementwise(), Windows(), Rowwise(), RowsAndColumns(), ShortColumns()),
-    *(Columns(), Fallback()),
+    *(Transposed(), Elementwise(), Windows(), Rowwise(), ShortColumns(), Columns(), Fallback()),
 )
 """Those whose kernels run on any kind of GPU."""

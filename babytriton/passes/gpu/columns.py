@@ -162,11 +162,7 @@ class ColumnWriter:
         writer = cls(program, _pieces(program.length, width, program.row_count), width)
         if not moving.issuperset(range(len(writer.reductions))):
             return None
-        return writer if writer._shared_bytes() <= SHARED else None
-
-    def _shared_bytes(self) -> int:
-        sizes = [item_bytes(block.dtype) for block in self.reductions]
-        return self._warps * WARP * self._width * sum(sizes)
+        return writer if most_warps(program, width) >= SIDE_BY_SIDE else None
 
     @property
     def passed(self) -> list[tirx.Var]:
@@ -309,6 +305,17 @@ class ColumnWriter:
         for other in self.program.blocks[len(totals) :]:
             done += writer.pointwise(other)(vector)
         return by_lane(done, self._width)
+
+
+def most_warps(program: Program, width: int) -> int:
+    """How many warps of a thread block may share what they have of columns.
+
+    Args:
+        program: what is computed.
+        width: columns of a thread.
+    """
+    sizes = [item_bytes(block.dtype) for block in program.blocks if block.combine is not None]
+    return SHARED // (WARP * width * sum(sizes))
 
 
 def _add(block: Block, total: tirx.Var, lane: ir.Expr, value: ir.Expr) -> Statements:

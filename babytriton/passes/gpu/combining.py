@@ -197,6 +197,8 @@ class Lines:
 
     def combine(self, totals: Sequence[tuple[Block, tirx.Var]]) -> tuple[Statements, Statements]:
         """What shares the results of all lines; and what gives a line what all have together."""
+        if self.count == 1:
+            return [], []
         memory = [
             shared(self.count * self.size, block.dtype, f"{block.buffer.name}_of_{self.name}s")
             for block, _ in totals

@@ -8,13 +8,13 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, open_kernel
-from babytriton.passes.gpu.columns import ColumnWriter
+from babytriton.passes.blocks import inline_cheap, is_one, open_kernel
+from babytriton.passes.gpu.columns import SHARED, ColumnWriter, most_warps
 from babytriton.passes.gpu.combining import Lines, has_shuffles, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Program
-from babytriton.passes.gpu.rowwise import MOST_THREADS, Layout, RowWriter, has_registers
-from babytriton.passes.gpu.sweeps import Sweeps
+from babytriton.passes.gpu.rowwise import BLOCK, MOST_THREADS, Layout, RowWriter, has_registers
+from babytriton.passes.gpu.sweeps import Sweeps, is_of_row
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector
 from babytriton.passes.gpu.writing import (
@@ -41,17 +41,15 @@ ROWS = 8
 # Blocks whose results a warp combines, at least.
 PIECES = 4
 
-# Bytes that a thread block may share.
-SHARED = 32768
-
 
 class RowsAndColumns(ScheduleRule):
     """Takes what goes along rows and reduces their columns, such as the way back of a norm.
 
     A thread block goes through many rows, as those of `Rowwise` do through one, and keeps what it
     has of each column in registers from row to row; a second kernel combines what all blocks have.
-    So each row is read once. Stands aside where registers do not hold a row with its columns, and
-    where nothing but columns is needed.
+    So each row is read once. Where nothing is reduced along rows, a block has a strip of them.
+    Stands aside where registers do not hold a row with its columns, and where nothing but columns
+    is needed.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -70,15 +68,33 @@ class RowsAndColumns(ScheduleRule):
             return None
         shuffles = has_shuffles(target)
         most = min(MOST_THREADS, most_threads(target))
-        layout = Layout.of(program, most, shuffles)
+        is_in_strips = not any(map(is_of_row, program.blocks))
+        layout = strips(program, most) if is_in_strips else Layout.of(program, most, shuffles)
         if layout is None or not layout.is_kept or not _fits(program, layout):
             return None
-        writer = Writer(program, columns, layout, shuffles, most // WARP)
+        warps = min(most // WARP, most_warps(columns, 1))
+        if warps == 0:
+            return None
+        writer = Writer(program, columns, layout, shuffles, warps)
         return written_out(func, writer.kernels(), writer.passed)
 
 
 def _has_results_of_rows(program: Program) -> bool:
     return any(block.is_result and not block.is_of_columns for block in program.blocks)
+
+
+def strips(program: Program, most: int) -> Layout | None:
+    """How rows are shared out of which each element is by itself: a warp of a block has a strip.
+
+    None for those of a length that a call tells.
+    """
+    if not isinstance(program.length, int):
+        return None
+    width = program.vector(has_tail=False)
+    threads = 1
+    while threads < min(parts(program.length, width), WARP):
+        threads *= 2
+    return Layout(threads, min(BLOCK, most) // threads, width, 1, True)
 
 
 def _fits(program: Program, layout: Layout) -> bool:
@@ -106,13 +122,17 @@ class Writer(RowWriter):
         self, program: Program, columns: Program, layout: Layout, shuffles: bool, warps: int
     ) -> None:
         super().__init__(program, layout, shuffles)
-        blocks = min(THREADS // (layout.threads * layout.rows), BLOCKS)
+        assert isinstance(layout.steps, int)
+        self._size = layout.threads * layout.steps * layout.width
+        self._strips = parts(program.length, self._size)
+        assert isinstance(self._strips, int)
+        blocks = min(THREADS // (layout.threads * layout.rows * self._strips), BLOCKS)
         few = pieces(FEW, parts(program.row_count, layout.rows))
-        most = tirx.Max(as_expr(parts(program.row_count, layout.rows * ROWS)), as_expr(few))
-        count = pieces(blocks, most)
+        enough = tirx.Max(as_expr(parts(program.row_count, layout.rows * ROWS)), as_expr(few))
+        count = pieces(blocks, enough)
         self._pieces, self._before = told("pieces", count)
-        while warps > max((count if isinstance(count, int) else blocks) // PIECES, 1):
-            warps //= 2
+        busy = max((count if isinstance(count, int) else blocks) // PIECES, 1)
+        warps = 1 << (min(warps, busy).bit_length() - 1)  # a power of two
         # Single columns, since all columns together do not fill a GPU.
         self._columns = ColumnWriter(columns, count, width=1, warps=warps)
 
@@ -123,13 +143,16 @@ class Writer(RowWriter):
 
     def kernels(self) -> Statements:
         """One of rows, and one that combines what its blocks have of the columns."""
-        extents: dict[str, Extent] = {"blockIdx.x": self._pieces, **self.threads()}
-        kernel = launched(extents, self._of_piece)
+        extents: dict[str, Extent] = {"blockIdx.x": self._pieces}
+        if not is_one(self._strips):
+            extents = {"blockIdx.x": self._strips, "blockIdx.y": self._pieces}
+        kernel = launched({**extents, **self.threads()}, self._of_piece)
         return [*self._before, kernel, *self._columns.combining(self._pieces)]
 
     def _of_piece(self, ids: dict[str, ir.Expr]) -> Statements:
         """What a thread does, of all rows of its block."""
-        layout, piece, line = self.layout, ids["blockIdx.x"], self.take_place(ids)
+        layout, line = self.layout, self.take_place(ids)
+        self._strip, piece = ids["blockIdx.x"], ids.get("blockIdx.y", ids["blockIdx.x"])
         count, rows = self.program.row_count, number(layout.rows)
         step = product([self._pieces, layout.rows])
 
@@ -165,10 +188,12 @@ class Writer(RowWriter):
         body += [*put, *guarded(is_first, [*take, *self.steps(left)])]
         return [*map(tirx.AllocBuffer, self.writer.allocations), *body]
 
+    def first_of_block(self) -> ir.Expr:
+        return number(0) if is_one(self._strips) else self._strip * number(self._size)
+
     def _lines(self, line: ir.Expr) -> Lines:
         """The threads of a block that have the same columns."""
         layout = self.layout
-        assert isinstance(layout.steps, int)
         width, threads = number(layout.width), number(layout.threads)
 
         def over(body: Callable[[ir.Expr, ir.Expr], Statements]) -> Statements:
@@ -178,5 +203,4 @@ class Writer(RowWriter):
 
             return each("step", layout.steps, of_step)
 
-        size = layout.threads * layout.steps * layout.width
-        return Lines(layout.rows, line, size, "line", over, self.writer.allocations)
+        return Lines(layout.rows, line, self._size, "line", over, self.writer.allocations)

@@ -15,7 +15,7 @@ from babytriton.passes.gpu.extents import Extent, known
 from babytriton.passes.gpu.pairs import pairs
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.side_by_side import side_by_side
-from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
+from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter, is_of_row
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -244,6 +244,10 @@ class RowWriter:
         body = self.of_row(own, self.layout.rows)
         return [*map(tirx.AllocBuffer, self.writer.allocations), *body]
 
+    def first_of_block(self) -> ir.Expr:
+        """The first of a row's elements that the block has."""
+        return number(0)
+
     def take_place(self, ids: dict[str, ir.Expr]) -> ir.Expr:
         """Tell a thread which of a row's elements it has; the number of the row in its block."""
         layout = self.layout
@@ -264,7 +268,8 @@ class RowWriter:
         """
         layout, count, writer = self.layout, self.program.row_count, self.writer
         has_rest = layout.rows > 1 and below(number(0), count, step) is not None
-        is_alone = layout.threads == 1
+        totals = [b for b in self.program.blocks if b.combine is not None and is_of_row(b)]
+        is_alone = layout.threads == 1 or not totals
 
         def row() -> ir.Expr:
             # Threads without a row work on the last one: they pass values to others, or wait.
@@ -312,12 +317,12 @@ class RowWriter:
         layout, length = self.layout, self.program.length
 
         def one(step: ir.Expr) -> Statements:
-            first = (step * number(layout.threads) + self.lane) * number(layout.width)
+            vector = step * number(layout.threads) + self.lane
+            first = self.first_of_block() + vector * number(layout.width)
             first, before = named("element", first, length)
             kept = step * number(layout.width) if layout.is_kept else number(0)
-            vector = Vector(first, kept, layout.width)
             is_there = below(first, length, layout.threads * layout.width)
-            return [*before, *guarded(is_there, body(vector))]
+            return [*before, *guarded(is_there, body(Vector(first, kept, layout.width)))]
 
         kind = tirx.ForKind.UNROLLED if layout.is_kept else tirx.ForKind.SERIAL
         return each("step", layout.steps, one, kind)
