@@ -40,6 +40,25 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class View:
+    """A tensor in the memory of a contiguous one.
+
+    Attributes:
+        size, stride: of each dimension, in elements.
+        offset: of the first element, in elements.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The view of the tensor."""
+        tensor = tensor.contiguous()
+        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
 class TorchCall:
     """What a fallback runs: a torch callable with holes where its tensors go.
 
@@ -47,12 +66,16 @@ class TorchCall:
         fn: the callable.
         args, kwargs: its arguments, with a :class:`Value` for each tensor and a :class:`Dim` for
             each symbolic size.
-        results: the types of its results.
+        results: the types of its results, as the program takes them.
         sizes: the names of the symbolic sizes in the arguments and the results.
         fallback: what there is to say of it; ``None`` for what is run for its effect.
         turns: the axes of each tensor that it is given, as the callable is to see them; all as they
             are if empty, and for tensors beyond these.
+        views: what the callable is to see of each tensor that it is given, once that is turned; all
+            of it where there is none, and for tensors beyond these.
         is_new: whether its results are known to share no memory with what it is given.
+        layout: the axes of each result, of those that have as many, in the order in which torch is
+            known to lay them out: the program takes results so, without a copy; others as they are.
     """
 
     fn: Callee
@@ -62,7 +85,9 @@ class TorchCall:
     sizes: tuple[str, ...] = ()
     fallback: Fallback | None = None
     turns: tuple[tuple[int, ...], ...] = ()
+    views: tuple[View | None, ...] = ()
     is_new: bool = False
+    layout: tuple[int, ...] = ()
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
@@ -78,17 +103,25 @@ class TorchCall:
                 return self(given)
         for n, axes in self._turned:
             given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
+        for n, view in self._viewed:
+            given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
         if self._rest is not None:
             result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
         else:
             result = apply(self.fn, *self._filled(given))
         found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
+        if self.layout:
+            found = [x.permute(self.layout) if self.is_laid_out(x.ndim) else x for x in found]
         for tensor, (sizes, dtype) in zip(found, self._expected):
             shape = tuple([given[n] if is_told else n for n, is_told in sizes])
             if tensor.shape != shape or tensor.dtype != dtype:
                 ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
                 raise RuntimeError(f"torch gave {ours} where {expected} was expected")
         return found
+
+    def is_laid_out(self, rank: int) -> bool:
+        """Whether results of so many dimensions are taken in the order of `layout`."""
+        return len(self.layout) == rank > 0
 
     def turning(self, axes: Mapping[int, Sequence[int]]) -> TorchCall:
         """The same for tensors that are turned.
@@ -127,6 +160,12 @@ class TorchCall:
         return [
             (first + n, axes) for n, axes in enumerate(self.turns) if axes != tuple(sorted(axes))
         ]
+
+    @cached_property
+    def _viewed(self) -> list[tuple[int, View]]:
+        """Which of what it is given are tensors to be viewed, and how."""
+        first = len(self.sizes)
+        return [(first + n, view) for n, view in enumerate(self.views) if view is not None]
 
     @cached_property
     def _expected(self) -> list[tuple[list[tuple[int, bool]], torch.dtype]]:

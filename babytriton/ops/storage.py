@@ -50,6 +50,12 @@ class Storage:
         self.is_callers = False
         self.first = (expr, self.version, False)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it may be another tensor's, or have been written to."""
+        is_written = self.version is not self.first[1]
+        return is_written or self.part is not None or bool(self.copies) or self.is_callers
+
 
 class Part:
     """A storage that is a part of another one, at a place that is known only at run time.
@@ -124,6 +130,10 @@ class Memory:
         if storage is None:
             storage = self.storages[key] = Storage(expr, meta)
         return storage
+
+    def of(self, meta: torch.Tensor) -> Storage | None:
+        """The storage that torch has put a tensor into, if the program knows it."""
+        return self.storages.get(int(meta.untyped_storage()._cdata))
 
     def forget(self, known: Collection[Storage]) -> None:
         """Go back to the storages that are known, and to the caller's as they were given."""

@@ -10,14 +10,14 @@ from tvm import relax
 from tvm.relax.script import builder as R
 
 from babytriton.ops.emission import Emission
-from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
+from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall, View
 from babytriton.ops.reverse.rows import TorchGradient, UnknownStep
 from babytriton.ops.reverse.tape import Tape, still
 from babytriton.ops.site import relax_type
 from babytriton.ops.sizes import int64, symbolic_in
 from babytriton.ops.table import PRODUCTS, Callee, Op
 from babytriton.ops.trees import map_leaves
-from babytriton.ops.value import Scalar, constant_needed, values_in
+from babytriton.ops.value import Scalar, Value, constant_needed, values_in
 from babytriton.targets import Target
 from babytriton.types import Dim, TensorType, size_text
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
 
 
-_OF_LIBRARIES = PRODUCTS | {"scaled_dot_product_attention"}
+_ATTENTION = "scaled_dot_product_attention"
+
+_TOKENS_FIRST = (0, 2, 1, 3)
+"""How the axes of what attention gives lie in memory: the heads of a token beside each other."""
+
+_OF_LIBRARIES = PRODUCTS | {_ATTENTION}
 """Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
 result, and gives new tensors, no views."""
 
@@ -77,10 +82,15 @@ class TorchCalls(Emission):
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        types = tuple(TensorType.of(meta) for meta in metas)
+        is_of_library, layout = self._is_of_library(fn), self._layout(fn)
+
+        def laid_out(meta: torch.Tensor) -> TensorType:
+            return TensorType.of(meta.permute(layout) if meta.ndim == len(layout) > 0 else meta)
+
+        types = tuple(map(laid_out, metas))
         sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
         held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
-        is_of_library = fn in self.table and self.table[fn].name in _OF_LIBRARIES
+        reads = [self._read(value) if is_of_library else (value.expr, (), None) for value in values]
         call = TorchCall(
             fn,
             held_args,
@@ -88,10 +98,13 @@ class TorchCalls(Emission):
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
             Fallback(name, reason, self.span),
-            tuple(self.unturned(x.expr)[1] for x in values) if is_of_library else (),
+            tuple(turns for _, turns, _ in reads),
+            tuple(view for _, _, view in reads),
             is_of_library,
+            layout,
         )
-        function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"))
+        exprs = [expr for expr, _, _ in reads]
+        function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"), exprs)
         self.fallbacks += [call.fallback] if call.fallback else []
         results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
         results = R.emit(
@@ -103,7 +116,34 @@ class TorchCalls(Emission):
                 ty_args=[relax.TupleType(results_of)],
             )
         )
-        return [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+        found = [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+        self.in_memory.update(found)
+        order = sorted(range(len(layout)), key=layout.__getitem__)
+        return [
+            self.emit(relax.op.permute_dims(x, order)) if call.is_laid_out(meta.ndim) else x
+            for x, meta in zip(found, metas)
+        ]
+
+    def _name(self, fn: Callee) -> str | None:
+        """The row of a callable, or of that of which it is the gradient."""
+        fn = fn.fn if isinstance(fn, TorchGradient) else fn
+        return self.table[fn].name if fn in self.table else None
+
+    def _is_of_library(self, fn: Callee) -> bool:
+        """Whether torch runs a library for a callable."""
+        return self._name(fn) in _OF_LIBRARIES
+
+    def _layout(self, fn: Callee) -> tuple[int, ...]:
+        """The order in which the axes of a callable's results lie in memory, if that is known."""
+        return _TOKENS_FIRST if self._name(fn) == _ATTENTION else ()
+
+    def _read(self, value: Value) -> tuple[relax.Expr, tuple[int, ...], View | None]:
+        """What a library is given for a tensor, how that is turned, and what it sees of it."""
+        found = self.viewed(value)
+        if found is None:
+            return (*self.unturned(value.expr), None)
+        expr, view = found
+        return expr, (), view
 
     def note_unknown(self, name: str, operands: Any, results: Any) -> None:
         """Take note of a call of the user's own code, which has no gradient.

@@ -19,7 +19,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 from tvm.relax.utils import copy_with_new_vars
 
-from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
+from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, elements, is_tensor, read_by
 from babytriton.passes.blocks import nodes
 from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
@@ -199,6 +199,13 @@ class _Program:
             return kernel.attrs is not None and int(kernel.attrs.get("op_pattern", 8)) <= _CHEAP
         return str(value.op.name) not in _EXPENSIVE
 
+    def is_torchs(self, var: relax.Var) -> bool:
+        """Whether a call of torch gives it."""
+        value = self._bindings[var].value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._bindings:
+            value = self._bindings[value.tuple_value].value
+        return isinstance(value, ir.Call) and value.op == CALL_PACKED
+
     def names(self, saved: Sequence[relax.Var]) -> dict[relax.Var, str]:
         """Names for what is saved and has none: those of its operators."""
         taken = {var.name for var in (*self.function.params, *self.reads)}
@@ -290,8 +297,9 @@ def _cost(program: _Program, var: relax.Var, results: Collection[relax.Var]) -> 
         return math.inf if var in program.reads else 0.0
     bits = int(tvm.DataType(str(var.ty.dtype)).bits)
     alive = var not in program.reads or any(var.same_as(x) for x in results)
-    # What is alive anyway is read; what is not is also written, and takes memory.
-    return elements(var) * max(bits // 8, 1) * (1.0 if alive else 2.1) + 1e-3
+    # What is alive anyway is read; what is not also takes memory, and is written but by torch.
+    moves = 1.0 if alive else 1.1 if program.is_torchs(var) else 2.1
+    return elements(var) * max(bits // 8, 1) * moves + 1e-3
 
 
 def _with_copies(

@@ -1,0 +1,127 @@
+"""What torch runs inside a program is given parts of tensors as they lie, and gives results so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from babytriton.ops.fallback import TorchCall, View
+from tests.conformance import gpu
+from tests.emulator import emulator
+
+pytestmark = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+BATCH, TOKENS, HEADS, WIDTH = 2, 256, 8, 512
+
+
+def heads(t):
+    return t.reshape(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+
+
+def joined(a):
+    return a.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH)
+
+
+def unbound(x, w, wo):
+    qkv = (x @ w).view(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+    q, k, v = qkv.unbind(0)
+    return joined(F.scaled_dot_product_attention(q, k, v, is_causal=True)) @ wo
+
+
+def in_chunks(x, w, wo):
+    q, k, v = map(heads, (x @ w).chunk(3, -1))
+    return joined(F.scaled_dot_product_attention(q, k, v)) @ wo
+
+
+def changed(x, w, wo):
+    """What is written to is no longer what the product gave."""
+    qkv = x @ w
+    q, k, v = (heads(qkv[..., n * WIDTH : (n + 1) * WIDTH]) for n in range(3))
+    k.mul_(2)
+    return joined(F.scaled_dot_product_attention(q, k, v)) @ wo
+
+
+def read_twice(x, w, wo):
+    q, k, v = map(heads, (x @ w).chunk(3, -1))
+    a = F.scaled_dot_product_attention(q, k, v)
+    return joined(a * 2) @ wo, a.amax(-1), q.exp()
+
+
+def arguments(dtype: torch.dtype) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = (BATCH, TOKENS, WIDTH), (WIDTH, 3 * WIDTH), (WIDTH, WIDTH)
+    drawn = [torch.randn(shape) for shape in shapes]
+    scaled = [drawn[0], *(x * WIDTH**-0.5 for x in drawn[1:])]
+    return [x.to(dtype).requires_grad_() for x in scaled]
+
+
+@pytest.mark.parametrize("fn", [unbound, in_chunks, changed, read_twice])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_values_and_gradients(fn: Callable[..., Any], dtype: torch.dtype) -> None:
+    args = arguments(dtype)
+    expected = fn(*args)
+    several = expected if isinstance(expected, tuple) else (expected,)
+    program = bt.jit(target=gpu.TARGET)(fn).lower(*args).compile()
+    assert {call.name for call in program.fallbacks} == {"matmul", "scaled_dot_product_attention"}
+    found = gpu.call(program, tuple(x.detach() for x in args))
+    grads = {n: torch.randn_like(x).detach() for n, x in enumerate(several)}
+    theirs = torch.autograd.grad(several, args, list(grads.values()))
+    ours = gpu.gradients(program, tuple(args), grads)
+    bound = 1e-5 if dtype == torch.float32 else 2e-2
+    results = found if isinstance(found, tuple) else (found,)
+    for one, other in zip((*results, *ours), (*several, *theirs), strict=True):
+        largest = other.abs().max().item()
+        torch.testing.assert_close(one, other, rtol=bound, atol=bound * largest)
+
+
+@pytest.mark.parametrize("fn", [unbound, in_chunks])
+def test_nothing_is_copied(fn: Callable[..., Any]) -> None:
+    args = [x.detach() for x in arguments(torch.float32)]
+    assert bt.jit(target=gpu.TARGET)(fn).lower(*args).compile().kernels == ()
+
+
+@pytest.mark.parametrize("fn", [unbound, in_chunks])
+def test_gradients_of_parts_are_put_together_by_one_kernel(fn: Callable[..., Any]) -> None:
+    program = bt.jit(target=gpu.TARGET)(fn).lower(*arguments(torch.float32)).compile()
+    assert program.kernels == ()
+    assert len(program.backward.kernels) == 1
+
+
+def test_a_view_of_what_lies_otherwise() -> None:
+    x = torch.randn(6, 4).T
+    view = View((2, 4, 3), (1, 6, 2), 0)
+    call = TorchCall(torch.clone, (x,), {}, (), views=(view,))
+    assert call.views == (view,)
+    assert torch.equal(view.of(x), x.contiguous().view(4, 3, 2).permute(2, 0, 1))
+
+
+def given_as_they_lie(x, w):
+    q, k, v = (x @ w).view(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def test_arguments_that_are_not_contiguous() -> None:
+    x, w, _ = (x.detach() for x in arguments(torch.float32))
+    x, w = x.transpose(0, 1).contiguous().transpose(0, 1), w.T.contiguous().T
+    program = bt.jit(target=gpu.TARGET)(given_as_they_lie).lower(x, w).compile()
+    torch.testing.assert_close(gpu.call(program, (x, w)), given_as_they_lie(x, w))
+
+
+def test_sizes_that_a_call_tells() -> None:
+    fn = bt.jit(target=gpu.TARGET, dynamic=True)(dynamic_heads)
+    x, w = torch.randn(3, 200, WIDTH), torch.randn(WIDTH, 3 * WIDTH)
+    program = fn.lower(x, w).compile()
+    torch.testing.assert_close(gpu.call(program, (x, w)), dynamic_heads(x, w))
+
+
+def dynamic_heads(x, w):
+    q, k, v = (x @ w).chunk(3, -1)
+    q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
