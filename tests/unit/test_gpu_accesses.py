@@ -47,7 +47,7 @@ def norm_of_pairs(x):
 def loads(code: str, name: str) -> list[str]:
     """How a tensor is read, as the types of what is loaded at once."""
     code = re.sub("//.*", "", code)
-    vectors = re.findall(rf"\*\((\w+)\*\)\({name} ", code)
+    vectors = re.findall(rf"\*\(const (\w+)\*\)\({name} ", code)
     return vectors + ["one"] * len(re.findall(rf"\b{name}\[", code))
 
 

@@ -295,9 +295,16 @@ def _may_merge(first: tirx.For, second: tirx.For) -> bool:
         return False
     if not nodes(joint.body, tirx.For):
         return vectorizes(joint)
-    # A loop that vectorizes would not, around others.
-    are_outer = bool(nodes(first.body, tirx.For)) and bool(nodes(second.body, tirx.For))
-    return are_outer or first.kind == tirx.ForKind.PARALLEL
+    return not (_only_clears(first) or _only_clears(second))
+
+
+def _only_clears(loop: tirx.For) -> bool:
+    """Whether a loop stores constants alone, as vectors: it would not, around other loops."""
+    stores = statements(loop.body)
+    numbers = (tirx.IntImm, tirx.FloatImm)
+    return loop.kind == tirx.ForKind.SERIAL and all(
+        isinstance(store, tirx.BufferStore) and isinstance(store.value, numbers) for store in stores
+    )
 
 
 def _have_one_range(left: tirx.For, right: tirx.For) -> bool:
