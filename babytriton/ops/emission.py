@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,14 @@ from tvm.relax.script import builder as R
 from tvm.script.ir_builder import ir as I
 
 from babytriton.diagnostics import Span
-from babytriton.ops.fallback import TORCH_CALL, TorchCall, View
+from babytriton.ops.fallback import TORCH_CALL, TorchCall
 from babytriton.ops.functions import closed, from_te
 from babytriton.ops.meta import meta_of
 from babytriton.ops.placement import Placement
 from babytriton.ops.sizes import SYMBOLIC, constant
-from babytriton.ops.storage import Memory
 from babytriton.ops.trees import map_leaves
-from babytriton.ops.value import Value, values_in
+from babytriton.ops.value import values_in
+from babytriton.ops.views import Views
 from babytriton.targets import Target
 from babytriton.types import TensorType
 
@@ -31,24 +30,14 @@ OPAQUE = 8
 """FuseOps' number for operators that fuse with nothing."""
 
 
-_PERMUTE, _RESHAPE, _MATMUL = map(
-    ir.Op.get, ("relax.permute_dims", "relax.reshape", "relax.matmul")
-)
-
-
 class Emission:
     """Emits into the open Relax function.
-
-    Attributes:
-        memory: of the program's tensors.
 
     Args:
         device: the device the program is called on.
         target: what it is compiled for there.
         symbols: the sizes that are known only at the call, where there are any.
     """
-
-    memory: Memory
 
     def __init__(self, device: torch.device, target: Target, symbols: Symbols | None) -> None:
         self.symbols = symbols
@@ -64,12 +53,8 @@ class Emission:
         """The names of the program's functions, and the number each was given last."""
         self.effects = 0
         """How many calls the program makes for what they do, and not for a result."""
-        self._turned: dict[relax.Expr, tuple[relax.Expr, tuple[int, ...]]] = {}
-        """What each transposed tensor is transposed from, and its axes of that."""
-        self._whole: dict[relax.Expr, relax.Expr] = {}
-        """What each reshaped tensor is all of."""
-        self.in_memory: set[relax.Expr] = set()
-        """What lies in memory whoever reads it: what products give, and torch's functions."""
+        self.views = Views()
+        """Which of the program's tensors lie in the memory of others."""
 
     def meta(self, type: TensorType) -> torch.Tensor:
         """A contiguous tensor of a type that has no storage."""
@@ -81,68 +66,11 @@ class Emission:
             at = self.span
             place = ir.Span(ir.SourceName(at.path), at.line, at.end_line, at.column, at.end_column)
             expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)
-        if isinstance(expr, relax.Call) and expr.op == _PERMUTE:
-            return self._permuted(expr)
+        undone = self.views.undone(expr) if isinstance(expr, relax.Call) else None
+        expr = expr if undone is None else undone
         found = R.emit(expr)
-        if isinstance(expr, relax.Call) and expr.op == _MATMUL:
-            self.in_memory.add(found)
-        elif isinstance(expr, relax.Call) and expr.op == _RESHAPE:
-            self._whole[found] = expr.args[0]
+        self.views.note(found, expr)
         return found
-
-    def _permuted(self, expr: relax.Call) -> relax.Var:
-        """A transpose; of another one, what that was made from, if its axes are in order again."""
-        tensor, axes = expr.args[0], tuple(map(int, expr.attrs.axes))
-        before, turns = self.unturned(tensor)
-        if tuple(turns[axis] for axis in axes) == tuple(range(len(axes))):
-            found = R.emit(before)
-            self._whole[found] = before
-            return found
-        found = R.emit(expr)
-        self._turned[found] = tensor, axes
-        return found
-
-    def unturned(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
-        """What a tensor is the transpose of, and its axes of that: who reads it so needs no copy.
-
-        The tensor itself, with its axes in order, if it is not transposed.
-        """
-        return self._turned.get(expr, (expr, tuple(range(len(expr.ty.shape)))))
-
-    def viewed(self, value: Value) -> tuple[relax.Expr, View] | None:
-        """In which tensor of the program another one lies, and how, if that is in memory anyway."""
-        return self._reshaped(value.expr) or self._part(value)
-
-    def _reshaped(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
-        """What a tensor is all of, if that is in memory, reshaped and then perhaps transposed."""
-        tensor, axes = self.unturned(expr)
-        whole = tensor
-        while whole in self._whole:
-            whole = self._whole[whole]
-        shape = [int(n) for n in tensor.ty.shape if isinstance(n, tirx.IntImm)]
-        if whole is tensor or whole not in self.in_memory or len(shape) < len(axes):
-            return None
-        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        return whole, View(tuple(shape[n] for n in axes), tuple(strides[n] for n in axes), 0)
-
-    def _part(self, value: Value) -> tuple[relax.Expr, View] | None:
-        """What torch has a tensor in the memory of.
-
-        None of what was written to, and of what the caller has, which may lie otherwise.
-        """
-        storage = value.storage or self.memory.of(value.meta)
-        if storage is None or storage.is_shared or value.expr is not value.made:
-            return None
-        meta, base, expr = value.meta, storage.meta, storage.expr
-        offset = meta.storage_offset()
-        sizes = (*meta.shape, *meta.stride(), offset, *base.shape)
-        if any(isinstance(n, torch.SymInt) for n in sizes):
-            return None
-        is_whole = meta.numel() == base.numel() and meta.is_contiguous()
-        is_made = expr in self.in_memory or 2 * meta.numel() >= base.numel()
-        if is_whole or not is_made or not base.is_contiguous() or base.storage_offset():
-            return None
-        return expr, View(tuple(meta.shape), tuple(meta.stride()), int(offset))
 
     def emit_te(
         self,

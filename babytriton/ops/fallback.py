@@ -14,6 +14,7 @@ from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.table import Callee
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import Scalar, Value, map_values, values_in
+from babytriton.ops.views import View
 from babytriton.types import Dim, Size, TensorType
 
 TORCH_CALL = "babytriton.torch_call"
@@ -37,25 +38,6 @@ class Fallback:
     def __str__(self) -> str:
         place = f" ({self.span.path}:{self.span.line})" if self.span else ""
         return f"{self.name}: {self.reason}{place}"
-
-
-@dataclass(frozen=True)
-class View:
-    """A tensor in the memory of a contiguous one.
-
-    Attributes:
-        size, stride: of each dimension, in elements.
-        offset: of the first element, in elements.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The view of the tensor."""
-        tensor = tensor.contiguous()
-        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
 
 @dataclass(frozen=True)

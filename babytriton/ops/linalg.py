@@ -40,7 +40,7 @@ def _product(site: Site, x: Value, other: Value) -> relax.Expr:
 
 def _in_place(site: Site, value: Value, labels: Labels) -> tuple[relax.Expr, Labels]:
     """An operand with the labels of its axes, of what it is the transpose of if it is one."""
-    expr, axes = site.builder.unturned(value.expr)
+    expr, axes = site.builder.views.unturned(value.expr)
     *others, row, column = range(-1, len(axes))  # more than there are, of a vector
     if axes != (*others[1:], column, row):
         return value.expr, labels

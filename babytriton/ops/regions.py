@@ -88,10 +88,10 @@ class Regions:
     @contextmanager
     def part(self) -> Iterator[Region]:
         """Inside, what is emitted becomes a region."""
-        draws = self._builder.draws
-        with Region() as region, self._builder.tape.part() as steps:
+        builder, draws = self._builder, self._builder.draws
+        with Region() as region, builder.views.apart(), builder.tape.part() as steps:
             yield region
-        region.steps, region.draws = steps, self._builder.draws > draws
+        region.steps, region.draws = steps, builder.draws > draws
 
     @contextmanager
     def way_back(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from tvm.ir import Expr
 from babytriton.ops.layout import Layout
 from babytriton.ops.refusals import Mutation, Unavailable
 from babytriton.ops.sizes import is_empty
+from babytriton.ops.views import Views
 
 
 class Storage:
@@ -51,10 +52,10 @@ class Storage:
         self.first = (expr, self.version, False)
 
     @property
-    def is_shared(self) -> bool:
-        """Whether it may be another tensor's, or have been written to."""
-        is_written = self.version is not self.first[1]
-        return is_written or self.part is not None or bool(self.copies) or self.is_callers
+    def is_alone(self) -> bool:
+        """Whether it is what it was made as, and no other's memory."""
+        is_first = self.version is self.first[1]
+        return is_first and self.part is None and not self.copies and not self.is_callers
 
 
 class Part:
@@ -95,7 +96,13 @@ class Stored(Protocol):
 
 
 class Emits(Protocol):
-    """What a memory emits with; the builder is the one implementation."""
+    """What a memory emits with; the builder is the one implementation.
+
+    Attributes:
+        views: which tensors lie in the memory of others.
+    """
+
+    views: Views
 
     def view(self, contents: Expr, base: torch.Tensor, meta: torch.Tensor) -> Expr:
         """Emit what a tensor sees of a memory that was made for the tensor ``base``."""
@@ -129,11 +136,9 @@ class Memory:
         storage = self.storages.get(key)
         if storage is None:
             storage = self.storages[key] = Storage(expr, meta)
+        elif storage.is_alone and expr is not storage.expr:
+            self._builder.views.note_part(expr, meta, storage.expr, storage.meta)
         return storage
-
-    def of(self, meta: torch.Tensor) -> Storage | None:
-        """The storage that torch has put a tensor into, if the program knows it."""
-        return self.storages.get(int(meta.untyped_storage()._cdata))
 
     def forget(self, known: Collection[Storage]) -> None:
         """Go back to the storages that are known, and to the caller's as they were given."""

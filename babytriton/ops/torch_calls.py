@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.relax.script import builder as R
 
 from babytriton.ops.emission import Emission
-from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall, View
+from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.reverse.rows import TorchGradient, UnknownStep
 from babytriton.ops.reverse.tape import Tape, still
 from babytriton.ops.site import relax_type
@@ -18,6 +18,7 @@ from babytriton.ops.sizes import int64, symbolic_in
 from babytriton.ops.table import PRODUCTS, Callee, Op
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, Value, constant_needed, values_in
+from babytriton.ops.views import View
 from babytriton.targets import Target
 from babytriton.types import Dim, TensorType, size_text
 
@@ -100,7 +101,7 @@ class TorchCalls(Emission):
             Fallback(name, reason, self.span),
             tuple(turns for _, turns, _ in reads),
             tuple(view for _, _, view in reads),
-            is_of_library,
+            is_of_library and not isinstance(fn, TorchGradient),
             layout,
         )
         exprs = [expr for expr, _, _ in reads]
@@ -117,7 +118,7 @@ class TorchCalls(Emission):
             )
         )
         found = [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
-        self.in_memory.update(found)
+        self.views.note_in_memory(found)
         order = sorted(range(len(layout)), key=layout.__getitem__)
         return [
             self.emit(relax.op.permute_dims(x, order)) if call.is_laid_out(meta.ndim) else x
@@ -139,9 +140,9 @@ class TorchCalls(Emission):
 
     def _read(self, value: Value) -> tuple[relax.Expr, tuple[int, ...], View | None]:
         """What a library is given for a tensor, how that is turned, and what it sees of it."""
-        found = self.viewed(value)
+        found = self.views.of(value.expr)
         if found is None:
-            return (*self.unturned(value.expr), None)
+            return (*self.views.unturned(value.expr), None)
         expr, view = found
         return expr, (), view
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
-from babytriton.ops.fallback import TorchCall, View
+from babytriton.ops.fallback import TorchCall
+from babytriton.ops.views import View
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -125,3 +126,74 @@ def dynamic_heads(x, w):
     q, k, v = (x @ w).chunk(3, -1)
     q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+SIDE = 512
+
+
+def turned_outside(x, w, n):
+    """A transpose that a branch reads is what gradients flow to, not what it is made from."""
+    t = (x @ w).T
+    z = t @ w if n.sum() > 0 else t @ x
+    return z * 2
+
+
+def turned_outside_a_loop(x, w, n):
+    t, z, i = (x @ w).T, x + w, 0
+    while n[i] > 0:
+        z = t @ z
+        i = i + 1
+    return z
+
+
+def parts_in_a_branch(x, w, n):
+    q, k = (x @ w).chunk(2, 1)
+    z = q.T @ k if n.sum() > 0 else k.T @ q
+    return z @ w[: SIDE // 2]
+
+
+def heads_in_a_branch(x, w, n):
+    y = (x @ w).view(2, SIDE // 2, 2, HEADS, -1).permute(2, 0, 3, 1, 4)
+    q, k = y.unbind(0)
+    if n.sum() > 0:
+        a = F.scaled_dot_product_attention(q, k, k)
+    else:
+        a = F.scaled_dot_product_attention(k, q, k, is_causal=True)
+    return a.transpose(1, 2).reshape(SIDE, -1)
+
+
+@pytest.mark.parametrize(
+    "fn", [turned_outside, turned_outside_a_loop, parts_in_a_branch, heads_in_a_branch]
+)
+@pytest.mark.parametrize("target", [gpu.TARGET, "cpu"], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("runs", [1.0, -1.0])
+def test_gradients_through_parts_that_the_run_decides_on(
+    fn: Callable[..., Any], target: Any, runs: float
+) -> None:
+    torch.manual_seed(0)
+    x, w = ((torch.randn(SIDE, SIDE) / 20).requires_grad_() for _ in range(2))
+    args = x, w, torch.tensor([runs, runs, -1.0])
+    expected = fn(*args)
+    grad = torch.randn_like(expected).detach()
+    theirs = torch.autograd.grad(expected, (x, w), grad)
+    jitted = bt.jit(target)(fn)
+    if target == "cpu":
+        found = torch.autograd.grad(jitted(*args), (x, w), grad)
+    else:
+        found = gpu.gradients(jitted.lower(*args).compile(), args, {0: grad})
+    for ours, other in zip(found, theirs, strict=True):
+        bound = 1e-5 * other.abs().max().item()
+        torch.testing.assert_close(ours, other, rtol=1e-5, atol=bound)
+
+
+def other_numbers(x, w, v):
+    """The same memory of another dtype is no view."""
+    return (x @ w).view(torch.bfloat16)[:, :SIDE] @ v
+
+
+def test_memory_of_another_dtype() -> None:
+    x, w = (torch.randn(SIDE, SIDE, dtype=torch.float16) for _ in range(2))
+    v = torch.eye(SIDE, dtype=torch.bfloat16)
+    program = bt.jit(target=gpu.TARGET)(other_numbers).lower(x, w, v).compile()
+    found = gpu.call(program, (x, w, v))
+    torch.testing.assert_close(found, other_numbers(x, w, v), rtol=0, atol=0, equal_nan=True)

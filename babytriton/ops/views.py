@@ -1,0 +1,156 @@
+"""Which tensors of a program lie in the memory of others, as transposes and parts do.
+
+Relax has no views: each is a tensor of its own, which a kernel copies. Who can read a tensor where
+it lies asks here where that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from tvm import ir, relax, tirx
+
+from babytriton.ops.sizes import is_empty
+
+_PERMUTE = ir.Op.get("relax.permute_dims")
+_RESHAPE = ir.Op.get("relax.reshape")
+_MATMUL = ir.Op.get("relax.matmul")
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor in the memory of a contiguous one.
+
+    Attributes:
+        size, stride: of each dimension, in elements.
+        offset: of the first element, in elements.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The view of the tensor."""
+        tensor = tensor.contiguous()
+        return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
+
+
+@dataclass
+class _Known:
+    """What is known of the tensors of a part of the program.
+
+    Attributes:
+        turned: what each transposed tensor is transposed from, and its axes of that.
+        whole: what each reshaped tensor is all of.
+        parts: of which contents each tensor is a part, with torch's layouts of these and of it.
+        in_memory: what lies in memory whoever reads it: what products give, and torch's functions.
+    """
+
+    turned: dict[relax.Expr, tuple[relax.Expr, tuple[int, ...]]] = field(default_factory=dict)
+    whole: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
+    parts: dict[relax.Expr, tuple[relax.Expr, torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict
+    )
+    in_memory: set[relax.Expr] = field(default_factory=set)
+
+
+class Views:
+    """Of the tensors of the program that is being emitted."""
+
+    def __init__(self) -> None:
+        self._known = _Known()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, nothing is known of tensors from outside, nor outside of those from inside.
+
+        So is what a branch or a loop of the run time uses from around it what the user's code
+        uses: gradients flow to that.
+        """
+        before, self._known = self._known, _Known()
+        try:
+            yield
+        finally:
+            self._known = before
+
+    def note(self, found: relax.Var, expr: relax.Expr) -> None:
+        """Take note of an expression that was bound to a variable."""
+        if isinstance(expr, relax.Var):
+            self._known.whole[found] = expr
+        elif not isinstance(expr, relax.Call):
+            return
+        elif expr.op == _PERMUTE:
+            self._known.turned[found] = expr.args[0], tuple(map(int, expr.attrs.axes))
+        elif expr.op == _RESHAPE:
+            self._known.whole[found] = expr.args[0]
+        elif expr.op == _MATMUL:
+            self._known.in_memory.add(found)
+
+    def note_in_memory(self, exprs: Iterable[relax.Expr]) -> None:
+        """Take note of tensors that lie in memory whoever reads them."""
+        self._known.in_memory.update(exprs)
+
+    def note_part(
+        self, expr: relax.Expr, meta: torch.Tensor, whole: relax.Expr, base: torch.Tensor
+    ) -> None:
+        """Take note of a tensor that torch has in the memory of another one.
+
+        Args:
+            expr: the tensor, which never changes.
+            meta: its layout.
+            whole: the other one, which lies in memory as the program emits it.
+            base: its layout.
+        """
+        if meta.dtype == base.dtype and base.is_contiguous() and not base.storage_offset():
+            self._known.parts[expr] = whole, base, meta
+
+    def undone(self, expr: relax.Call) -> relax.Expr | None:
+        """What a transpose gives again that undoes another one."""
+        if expr.op != _PERMUTE:
+            return None
+        before, turns = self.unturned(expr.args[0])
+        axes = [turns[int(axis)] for axis in expr.attrs.axes]
+        return before if axes == sorted(axes) else None
+
+    def unturned(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+        """What a tensor is the transpose of, and its axes of that: who reads it so needs no copy.
+
+        The tensor itself, with its axes in order, if it is not transposed.
+        """
+        return self._known.turned.get(expr, (expr, tuple(range(len(expr.ty.shape)))))
+
+    def of(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
+        """In which tensor another one lies, and how, if that is in memory anyway."""
+        return self._reshaped(expr) or self._part(expr)
+
+    def _reshaped(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
+        """What a tensor is all of, if that is in memory, reshaped and then perhaps transposed."""
+        tensor, axes = self.unturned(expr)
+        whole = tensor
+        while whole in self._known.whole:
+            whole = self._known.whole[whole]
+        shape = [int(n) for n in tensor.ty.shape if isinstance(n, tirx.IntImm)]
+        if whole is tensor or whole not in self._known.in_memory or len(shape) < len(axes):
+            return None
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return whole, View(tuple(shape[n] for n in axes), tuple(strides[n] for n in axes), 0)
+
+    def _part(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
+        """What torch has a tensor in the memory of."""
+        if expr not in self._known.parts:
+            return None
+        whole, base, meta = self._known.parts[expr]
+        offset = meta.storage_offset()
+        sizes = (*meta.shape, *meta.stride(), offset, *base.shape)
+        if any(isinstance(n, torch.SymInt) for n in sizes) or is_empty(meta):
+            return None
+        is_whole = meta.numel() == base.numel() and meta.is_contiguous()
+        is_made = whole in self._known.in_memory or 2 * meta.numel() >= base.numel()
+        if is_whole or not is_made:
+            return None
+        return whole, View(tuple(meta.shape), tuple(meta.stride()), int(offset))
