@@ -32,7 +32,7 @@ _OPERATORS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 @dataclass(frozen=True)
-class RowsAndColumns:
+class RowAndColumnWork:
     """The blocks of a kernel that does both, by number.
 
     Attributes:
@@ -50,7 +50,7 @@ class RowsAndColumns:
     after: tuple[int, ...]
 
 
-def rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> RowsAndColumns | None:
+def rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> RowAndColumnWork | None:
     """How a kernel works on rows and on their columns; None if it does not do both.
 
     Args:
@@ -81,7 +81,7 @@ def rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> RowsAndColumns | None:
         and rows_are_apart(work, len(rows))
     )
     parts = (tuple(part) for part in (before, on_rows, columns, after))
-    return RowsAndColumns(rows, *parts) if fits else None
+    return RowAndColumnWork(rows, *parts) if fits else None
 
 
 def _is_of_columns(block: s_tir.SBlock) -> bool:

@@ -16,8 +16,7 @@ from babytriton.passes.cpu.reduction import FEW_COLUMNS, ROW_PIECES, reduce_piec
 from babytriton.passes.cpu.row_loops import gather_rows, has_one_result, rows_in_pieces
 from babytriton.passes.cpu.rowwise import row_nests, start_outside
 from babytriton.passes.nests import pointwise_nests
-from babytriton.passes.rows_and_columns import RowsAndColumns as Work
-from babytriton.passes.rows_and_columns import rows_and_columns
+from babytriton.passes.rows_and_columns import RowAndColumnWork, rows_and_columns
 
 # Pieces that rows are cut into, at most.
 PIECES = 64
@@ -65,7 +64,7 @@ class RowsAndColumns(ScheduleRule):
         return sch
 
 
-def _cut(work: Work, columns: list[SBlockInfo]) -> tuple[int, int] | None:
+def _cut(work: RowAndColumnWork, columns: list[SBlockInfo]) -> tuple[int, int] | None:
     """Which axis of the rows is cut into pieces, and into how many; None of rows that are too few.
 
     Or if there are too many columns. Into one where a single thread does all.

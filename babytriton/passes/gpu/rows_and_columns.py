@@ -75,7 +75,7 @@ class RowsAndColumns(ScheduleRule):
         warps = min(most // WARP, most_warps(columns, 1))
         if warps == 0:
             return None
-        writer = Writer(program, columns, layout, shuffles, warps)
+        writer = RowAndColumnWriter(program, columns, layout, shuffles, warps)
         return written_out(func, writer.kernels(), writer.passed)
 
 
@@ -107,7 +107,7 @@ def _fits(program: Program, layout: Layout) -> bool:
     return has_room and (layout.rows == 1 or lines <= SHARED)
 
 
-class Writer(RowWriter):
+class RowAndColumnWriter(RowWriter):
     """Writes the kernels out.
 
     Args:
