@@ -12,7 +12,10 @@ from tvm.target import Target
 
 from babytriton.passes.bindings import CALL_TIR
 
-KINDS = {"llvm": "cpu", **{kind: kind for kind in ("cuda", "metal", "opencl", "webgpu", "rocm")}}
+PORTABLE = ("metal", "opencl", "webgpu", "rocm")
+"""The kinds of target that are given source alone."""
+
+KINDS = {"llvm": "cpu", **{kind: kind for kind in ("cuda", *PORTABLE)}}
 """Our name for each of TVM's kinds of target."""
 
 _TARGET = "target"

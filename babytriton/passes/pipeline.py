@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
@@ -24,24 +23,16 @@ from babytriton.passes import (
     names,
     updates,
 )
-from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu import vector_math
-from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
-from babytriton.passes.cpu.reduction import Reduction as ReductionOnCpu
 from babytriton.passes.cpu.roundings import define_zeros, rounded_products
-from babytriton.passes.cpu.rows_and_columns import RowsAndColumns as RowsAndColumnsOnCpu
-from babytriton.passes.cpu.rowwise import SMALL
-from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.cpu.work import tell_work
 from babytriton.passes.folding import fold_constants
-from babytriton.passes.fusion import Kind, fuse_kernels
-from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
-from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
+from babytriton.passes.fusion import fuse_kernels
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.gpu.order_keys import order_keys_by_name
 from babytriton.passes.gpu.parameters import in_order, names_of_parameters
@@ -51,33 +42,18 @@ from babytriton.passes.gpu.portable import (
     without_unrolling,
     without_vectors,
 )
-from babytriton.passes.gpu.rows_and_columns import RowsAndColumns as RowsAndColumnsOnGpu
-from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
-from babytriton.passes.gpu.rowwise import RowwiseTogether
-from babytriton.passes.gpu.scan import Scan as ScanOnGpu
-from babytriton.passes.gpu.short_columns import ShortColumns as ShortColumnsOnGpu
 from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
+from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.needless_roundings import without_needless_roundings
 from babytriton.passes.partial_sums import summed_by_rows
-from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.patterns import reductions_as_such
-from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls, without_reshapes
+from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
-from babytriton.passes.rows import (
-    are_of_rows,
-    is_on_columns,
-    is_on_points,
-    row_work,
-    shared_columns,
-    with_rows_first,
-)
-from babytriton.passes.rows_and_columns import rows_and_columns
-from babytriton.passes.scans import as_points, is_scan
-from babytriton.passes.scheduling import first_fit, schedule
+from babytriton.passes.scheduling import schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
@@ -107,48 +83,12 @@ GROUP = (
 MERGE = (relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
 """One TensorIR function for each group."""
 
-_PORTABLE = ("metal", "opencl", "webgpu", "rocm")
-
 RULES = {
     "cpu": cpu.RULES,
     "cuda": gpu.RULES,
-    **dict.fromkeys(_PORTABLE, gpu.PORTABLE_RULES),
+    **dict.fromkeys(devices.PORTABLE, gpu.PORTABLE_RULES),
 }
 """The schedule rules of each kind of target, tried in order."""
-
-ROWS = {
-    "cpu": (RowwiseOnCpu(), SMALL),
-    "cuda": (RowwiseOnGpu(), 0),
-    **dict.fromkeys(_PORTABLE, (RowwiseOnGpu(), 0)),
-}
-"""The rule of each kind of target that takes kernels of rows; and how large a computation on the
-rows' results may be for it to take that too."""
-
-TOGETHER = {
-    "cpu": RowwiseOnCpu(),
-    "cuda": RowwiseTogether(),
-    **dict.fromkeys(_PORTABLE, RowwiseTogether()),
-}
-"""The rule of each kind of target that takes several kernels of the same rows as one."""
-
-POINTS = {
-    "cpu": ElementwiseOnCpu(),
-    "cuda": ElementwiseOnGpu(),
-    **dict.fromkeys(_PORTABLE, ElementwiseOnGpu()),
-}
-"""The rule of each kind of target that takes elementwise kernels."""
-
-SHORT_COLUMNS = {"cuda": (ShortColumnsOnGpu(),)}
-"""The rule of a kind of target that takes kernels which go along short columns more than once."""
-
-SCANS = {"cuda": (ScanOnGpu(),)}
-"""The rule of a kind of target that takes running sums with what comes before and after them."""
-
-ROWS_AND_COLUMNS = {"cpu": (RowsAndColumnsOnCpu(),), "cuda": (RowsAndColumnsOnGpu(),)}
-"""The rule of a kind of target that takes kernels which go along rows and reduce their columns."""
-
-COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
-"""The rule of a kind of target that takes kernels which reduce several columns side by side."""
 
 FINISH = {
     "cpu": (
@@ -214,7 +154,6 @@ def fuse(
     """
     device = tvm_target(target)
     kind = devices.KINDS[device.kind.name]
-    rows, small = ROWS[kind]
     with device:
         mod = tvm.transform.Sequential(LEGALIZE)(mod)
         mod = updates.kept_apart(read_in_memory(mod, results.entry), written)
@@ -224,45 +163,7 @@ def fuse(
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
-    def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
-        return first_fit(folded(kernel), "fused", (rule,), device) is not None
-
-    def on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
-        blocks = without_reshapes(blocks)
-        work = row_work(blocks, small) or row_work(with_rows_first(blocks), small)
-        return work is not None and not any(map(is_product, blocks))
-
-    def beside_on_rows(blocks: Sequence[s_tir.SBlock]) -> bool:
-        return on_rows(blocks) and are_of_rows(without_reshapes(blocks))
-
-    def down_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
-        blocks = with_rows_first(without_reshapes(blocks))
-        return shared_columns(blocks) is not None and not any(map(is_product, blocks))
-
-    def around_scan(blocks: Sequence[s_tir.SBlock]) -> bool:
-        return sum(map(is_scan, blocks)) == 1 and is_on_points(as_points(blocks))
-
-    def on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
-        blocks = without_reshapes(blocks)
-        return is_on_columns(blocks) and not any(map(is_product, blocks))
-
-    def on_rows_and_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
-        blocks = without_reshapes(blocks)
-        return rows_and_columns(blocks) is not None and not any(map(is_product, blocks))
-
-    kinds = (
-        Kind(ends_in_box, partial(accepts, POINTS[kind])),
-        *(Kind(down_columns, partial(accepts, rule)) for rule in SHORT_COLUMNS.get(kind, ())),
-        Kind(on_rows, partial(accepts, rows)),
-        Kind(beside_on_rows, partial(accepts, TOGETHER[kind]), True),
-        *(Kind(around_scan, partial(accepts, rule)) for rule in SCANS.get(kind, ())),
-        Kind(is_on_points, partial(accepts, POINTS[kind]), True),
-        *(
-            Kind(on_rows_and_columns, partial(accepts, rule), True)
-            for rule in ROWS_AND_COLUMNS.get(kind, ())
-        ),
-        *(Kind(on_columns, partial(accepts, rule), True) for rule in COLUMNS.get(kind, ())),
-    )
+    kinds = kinds_of(kind, device)
     mod = fuse_kernels(mod, kinds)
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds)

@@ -48,7 +48,7 @@ def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     blocks = [only_block(stmt) for stmt in statements]
     known = [block for block in blocks if block is not None]
-    if len(known) < len(blocks) or not any(map(_is_reshape, known)):
+    if len(known) < len(blocks) or not any(map(is_reshape, known)):
         return func
     found, renamed = _without_reshapes(known)
     if not renamed:
@@ -150,7 +150,7 @@ def _without_reshapes(blocks: _Blocks) -> tuple[_Blocks, dict[tirx.Var, tirx.Var
 def _changes(blocks: _Blocks) -> list[tuple[tirx.Var, _Shape]]:
     """Buffers, and shapes that would make copies of reshapes; what follows these goes first."""
     found: list[tuple[tirx.Var, _Shape]] = []
-    for block in filter(_is_reshape, blocks):
+    for block in filter(is_reshape, blocks):
         source, result = _load(block).source, block.body.buffer
         for buffer, other in ((result, source), (source, result)):
             shape = _shape(other)
@@ -186,7 +186,7 @@ class _Change:
 
     def _goes_along(self, block: s_tir.SBlock) -> bool:
         """Whether a block can do with the shape; what this depends on is to have it, too."""
-        if _is_reshape(block):
+        if is_reshape(block):
             return True
         if not _is_pointwise(block) or _extents(block) != self._before:
             return False
@@ -210,7 +210,7 @@ class _Change:
         assert shape is not None
         axes = _axes(block, shape)
         point = [axis.var for axis in axes]
-        if _is_reshape(block):
+        if is_reshape(block):
             source = _load(block).source
             source = self._new.get(source, source)
             given = _shape(source)
@@ -237,7 +237,7 @@ class _Change:
         return _block(block, axes, tirx.BufferStore(target, value, point))
 
 
-def _is_reshape(block: s_tir.SBlock) -> bool:
+def is_reshape(block: s_tir.SBlock) -> bool:
     """Whether a block copies all of a tensor to another shape."""
     if not block.name_hint.startswith(_RESHAPE) or not _is_pointwise(block):
         return False

@@ -37,7 +37,7 @@ def shared_columns(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
     None also where a block reduces along what lies together.
     """
     for block in _reductions(blocks):
-        column = _rows(block)[-1:]
+        column = spatial_axes(block)[-1:]
         loads = nodes(block.body.value, ir.TensorLoad) if column else []
         found = [without_unit_axes(load.source, load.indices) for load in loads]
         if not any(index and uses(index[-1], column[0][0]) for index in found):
@@ -100,7 +100,7 @@ def _orders(blocks: Sequence[s_tir.SBlock]) -> list[list[int]]:
     """
     known: dict[tirx.Var, list[int]] = {}
     for block in filter(is_reduction, blocks):
-        rows = [var for var, _ in _rows(block)]
+        rows = [var for var, _ in spatial_axes(block)]
         for buffer, indices in _accesses(block):
             found = [_place(indices, row) for row in rows]
             if rows and None not in found:
@@ -203,7 +203,7 @@ def along_rows(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[int]:
 
 def _reads_elsewhere(block: s_tir.SBlock, other: s_tir.SBlock, axes: int) -> bool:
     """Whether a block reads what another one has of a row elsewhere than at its own row."""
-    rows, own = [var for var, _ in _rows(block)][:axes], other.body.buffer
+    rows, own = [var for var, _ in spatial_axes(block)][:axes], other.body.buffer
     loads = [load for load in nodes(block.body, ir.TensorLoad) if load.source.same_as(own)]
     indices = [without_unit_axes(load.source, load.indices) for load in loads]
     return not all(
@@ -249,7 +249,7 @@ def is_on_points(blocks: Sequence[s_tir.SBlock]) -> bool:
 
 def _reads_along_lines(block: s_tir.SBlock) -> bool:
     """Whether the block reads nothing across the lines of memory, as a transpose does."""
-    inner = _rows(block)[-1][0]
+    inner = spatial_axes(block)[-1][0]
     return not any(
         uses(index, inner)
         for load in nodes(block.body, ir.TensorLoad)
@@ -318,7 +318,7 @@ def _reads_in_order(block: s_tir.SBlock) -> bool:
 
 def _reads_at_own_point(block: s_tir.SBlock, buffers: set[tirx.Var]) -> bool:
     """Whether the block reads of some buffers only the point that it stores."""
-    point = [var for var, _ in _rows(block)]
+    point = [var for var, _ in spatial_axes(block)]
     loads = [load for load in nodes(block.body, ir.TensorLoad) if load.source in buffers]
     indices = [without_unit_axes(load.source, load.indices) for load in loads]
     return all(
@@ -364,10 +364,10 @@ def stores_points(block: s_tir.SBlock) -> bool:
 
 def spatial(block: s_tir.SBlock) -> Extents:
     """The extents of the block's axes that are not reduced and not 1."""
-    return [extent for _, extent in _rows(block)]
+    return [extent for _, extent in spatial_axes(block)]
 
 
-def _rows(block: s_tir.SBlock) -> list[tuple[tirx.Var, int | tirx.Expr]]:
+def spatial_axes(block: s_tir.SBlock) -> list[tuple[tirx.Var, int | tirx.Expr]]:
     """The axes that are not reduced and not 1: their variables and extents."""
     axes = [it for it in block.iter_vars if it.iter_type == tirx.IterVar.DataPar]
     sized = [(it.var, _extent(it)) for it in axes]
@@ -401,7 +401,7 @@ def rows_are_apart(blocks: Sequence[s_tir.SBlock], axes: int) -> bool:
     """
     computed: dict[tirx.Var, list[int | None]] = {}
     for block in blocks:
-        rows = [var for var, _ in _rows(block)][:axes]
+        rows = [var for var, _ in spatial_axes(block)][:axes]
         for load in nodes(block.body, ir.TensorLoad):
             places = computed.get(load.source, [])
             if not all(
