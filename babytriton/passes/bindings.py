@@ -35,7 +35,12 @@ def is_tensor(var: relax.Var) -> bool:
 
 def elements(var: relax.Var) -> int:
     """How many elements a tensor has, about, where sizes are symbolic."""
-    return math.prod(int(n) if isinstance(n, tirx.IntImm) else _SAMPLE for n in var.ty.shape)
+    return math.prod(map(about, var.ty.shape))
+
+
+def about(size: ir.Expr) -> int:
+    """A size, or what one counts for that is known only at the call."""
+    return int(size) if isinstance(size, tirx.IntImm) else _SAMPLE
 
 
 def in_order_of_calls(mod: IRModule) -> dict[str, tirx.PrimFunc]:

@@ -67,6 +67,46 @@ def plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     return found
 
 
+def of_results(
+    func: tirx.PrimFunc, wanted: Sequence[int], count: int
+) -> tuple[tirx.PrimFunc, list[int]]:
+    """A kernel that computes some of the results of another one, and what it needs for them.
+
+    Args:
+        func: blocks in plain loops.
+        wanted: the places of the results.
+        count: how many there are; they are the last parameters.
+
+    Returns:
+        The kernel, and the numbers of the parameters that it keeps of those which are read.
+    """
+    root = func.body.block
+    first = len(func.params) - count
+    made = [func.params[first + place] for place in wanted]
+    statements: list[tirx.Stmt] = []
+    needed = set(made)
+    body = root.body
+    for stmt in reversed(body.seq if isinstance(body, tirx.SeqStmt) else [body]):
+        stores = {store.buffer for store in nodes(stmt, tirx.BufferStore)}
+        if stores & needed:
+            needed |= stores | {load.source for load in nodes(stmt, ir.TensorLoad)}
+            statements.insert(0, stmt)
+    kept = [n for n, param in enumerate(func.params[:first]) if param in needed]
+    params = [func.params[n] for n in kept]
+    inner = [x for x in func.params[first:] if x in needed and x not in made]
+    block = s_tir.SBlock(
+        [],
+        [],
+        [],
+        root.name_hint,
+        statements[0] if len(statements) == 1 else tirx.SeqStmt(statements),
+        None,
+        [*(x for x in root.alloc_buffers if x in needed), *inner],
+    )
+    realized = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
+    return tirx.PrimFunc([*params, *made], realized, func.ret_type, func.attrs), kept
+
+
 def only_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
     """The one block in loops, if there is nothing else in these."""
     while isinstance(stmt, tirx.For):

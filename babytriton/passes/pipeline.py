@@ -51,9 +51,10 @@ from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.needless_roundings import without_needless_roundings
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
+from babytriton.passes.recomputing import recomputed
 from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
-from babytriton.passes.scheduling import schedule
+from babytriton.passes.scheduling import RULE, first_fit, schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
@@ -89,6 +90,10 @@ RULES = {
     **dict.fromkeys(devices.PORTABLE, gpu.PORTABLE_RULES),
 }
 """The schedule rules of each kind of target, tried in order."""
+
+CHEAP = {"cpu": 64, "cuda": 512, **dict.fromkeys(devices.PORTABLE, 512)}
+"""How much kernels of each kind of target compute again, in nodes of expressions for a number,
+rather than that others write it to memory: on the CPU no functions of math."""
 
 FINISH = {
     "cpu": (
@@ -167,6 +172,12 @@ def fuse(
     mod = fuse_kernels(mod, kinds)
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds)
+
+    def rule_of(kernel: tirx.PrimFunc) -> str | None:
+        found = first_fit(folded(kernel), "fused", rules_of(kind, target), device)
+        return None if found is None else str(found.attrs[RULE])
+
+    mod = recomputed(mod, rule_of, CHEAP[kind])
     mod = names.with_results(mod, returned)
     mod = names.named(results_as_arguments(mod, results))
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
