@@ -180,14 +180,17 @@ class _Block:
         return len(unit.bindings) > 1 and self._readers.get(var, []) != [number]
 
     def _can_compute(self, number: int, var: relax.Var) -> bool:
-        """Whether a unit is a kernel that reads no number of a tensor more than a few times."""
+        """Whether a unit is a kernel that reads no number of a tensor more than a few times.
+
+        And that does not write to a part of it, for which the tensor must be in memory.
+        """
         unit = self._units[number]
         if not unit.blocks:
             return False
         func = self._mod[unit.kernel]
         own = [param for param, x in zip(func.params, unit.arguments) if x.same_as(var)]
         return all(
-            _points(block) <= elements(var)
+            _points(block) <= elements(var) and not block.annotations
             for block in plain_blocks(func)
             if any(region.source in own for region in block.reads)
         )
@@ -211,7 +214,7 @@ class _Block:
         if len(unit.results) == 1:
             gain += sum(needed.values())
         for n in readers:
-            known = self._units[n].arguments
+            known = set(self._units[n].arguments)
             gain -= sum(size for x, size in needed.items() if x not in known)
         return gain
 

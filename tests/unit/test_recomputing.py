@@ -63,6 +63,14 @@ def outer(x, y):
     return z[:, None] * z, z.sum()
 
 
+def partly_written(x, z):
+    """Where the first rows are written, the others are already."""
+    y = x * 2
+    shares = y.flatten().cumsum(0)
+    y[1:3] = z
+    return y, shares
+
+
 def returned(x):
     y = x * 2
     return y, y.softmax(-1), y.sum(0)
@@ -203,6 +211,7 @@ def test_functions_are_computed_twice_on_gpus_alone() -> None:
         (of_three, [(4, 40, 40)] * 3),
         (turned, [(64, 48)]),
         (outer, [(40,)] * 2),
+        (partly_written, [(40, 40), (2, 40)]),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
