@@ -14,6 +14,8 @@ from babytriton.passes.blocks import of_shape, plain_blocks
 from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
+_LITTLE = 1 << 14  # numbers that a kernel reads in less time than it takes to launch one
+
 
 def functions(mod: IRModule) -> list[str]:
     return [var.name_hint for var, f in mod.functions_items() if isinstance(f, relax.Function)]
@@ -33,7 +35,8 @@ class Unit:
         bindings: the call first.
         needs: the numbers of all units that must run before.
         direct: of those whose results it reads.
-        shares: of those that read a tensor that it reads, as large as what it goes over.
+        shares: of those that read a tensor that it reads, as large as what it goes over; and of
+            those that read as little as it does.
         blocks: the kernel's, in which parameters and sizes have one name in all units; empty for
             others.
     """
@@ -84,7 +87,7 @@ def units_of(mod: IRModule, block: relax.DataflowBlock) -> list[Unit]:
         home[binding.var] = source
 
     names: dict[ir.Var, tirx.Var] = {}
-    readers: dict[relax.Var, list[int]] = {}
+    readers: dict[relax.Var | int, list[int]] = {}  # of a tensor, or of so few numbers
     units: list[Unit] = []
     last: set[int] = set()  # the call before, of those whose order is the program's
     for bindings in parts:
@@ -96,7 +99,9 @@ def units_of(mod: IRModule, block: relax.DataflowBlock) -> list[Unit]:
             before |= last
             last = {len(units)}
         needs = frozenset(before.union(*(units[n].needs for n in before)))
-        largest = _largest(bindings)
+        largest: list[relax.Var | int] = [*_largest(bindings)]
+        if largest and elements(largest[0]) <= _LITTLE:
+            largest.append(elements(largest[0]))
         shares = frozenset(n for var in largest for n in readers.get(var, ()))
         unit = Unit(tuple(bindings), needs, frozenset(direct), shares)
         unit = replace(unit, blocks=_blocks(mod, unit, names))

@@ -372,6 +372,17 @@ def test_transposes_go_through_shared_memory(shape: tuple[int, int]) -> None:
     check(turned, x, y)
 
 
+def little_of_each(x, y):
+    return x.softmax(-1), (y * y).sum(-1), x.amax(0), y.mean(0), x.exp(), y + 1
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (16, 33), (120, 100)])
+def test_little_kernels_of_other_tensors_side_by_side(shape: tuple[int, int]) -> None:
+    x, y = torch.randn(shape), torch.randn(shape)
+    assert len(compiled(little_of_each, x, y).kernels) < 5
+    check(little_of_each, x, y)
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000, 1003, 5000])
 def test_elementwise_of_any_size(size: int) -> None:
     def several(x, y, z):
