@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from babytriton.passes.cpu.registers import Registers
 from babytriton.runtime import interop
 from tests.conformance import gpu
 from tests.emulator import emulator
+from tests.unit.kernels import CPU
 from tests.unit.test_memory_formats import branching, check, numbers, product, softmax, summed
 from tests.unit.test_shortcuts import shortly
 
@@ -411,10 +413,10 @@ def test_products_read_nothing_behind_parts_along_any_axis() -> None:
 
 
 def test_products_of_parts_copy_no_more_than_these() -> None:
-    w = numbers(64, 4000)
+    w, lanes = numbers(64, 4000), Registers.of(CPU, "float32").lanes
     for given, fn in ((w[:, :7], product), (w, lambda x, w: x @ w[:, :7])):
         scheduled = bt.jit("cpu")(fn).lower(numbers(100, 64), given).schedule()
-        panels = "_pad_global = T.alloc_buffer((T.int64(1), T.int64(64), T.int64(16))"
+        panels = f"_pad_global = T.alloc_buffer((T.int64(1), T.int64(64), T.int64({lanes}))"
         assert panels in scheduled.as_text()
 
 
