@@ -165,7 +165,7 @@ class _Recorded(torch.autograd.Function):
         found = call.launch(call.filled(call.program.places, tensors))
         # An input may not be an output as well as saved: a gradient that is passed on is both.
         given = set(map(id, tensors))
-        return tuple([x.view_as(x) if id(x) in given else x for x in found])
+        return _each_its_own([x.view_as(x) if id(x) in given else x for x in found])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -213,6 +213,16 @@ class _Recorded(torch.autograd.Function):
             return _without_elements(call, in_dims, tensors)
         outputs = tuple(torch.stack(parts) for parts in zip(*each))
         return outputs, (0,) * len(outputs)
+
+
+def _each_its_own(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Outputs none of which is another one, as gradients may flow through one of the two alone."""
+    if len(set(map(id, outputs))) == len(outputs):
+        return tuple(outputs)
+    found: list[torch.Tensor] = []
+    for x in outputs:
+        found.append(x.detach() if any(x is other for other in found) else x)
+    return tuple(found)
 
 
 def _repeated(call: _Call, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:

@@ -175,6 +175,40 @@ def test_detach_and_no_grad_inside() -> None:
     check(stops, torch.rand(3, 4, requires_grad=True), torch.rand(4, requires_grad=True))
 
 
+def first_without(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 2
+    with torch.no_grad():
+        z = y.squeeze()
+    return z, y, y.t().t()
+
+
+def second_without(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.linalg.inv(x)
+    with torch.no_grad():
+        z = y[:]
+    return y, z
+
+
+@pytest.mark.parametrize("fn", [first_without, second_without])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_one_tensor_twice_with_gradients_and_without(
+    fn: Callable[..., Any], dynamic: bool | None
+) -> None:
+    x = double(4, 4)
+    compiled = bt.jit("cpu", dynamic=dynamic)(fn)
+    for _ in range(3):
+        found, expected = compiled(x), fn(x)
+        assert len(set(map(id, found))) == len(expected)
+        for one, other in zip(found, expected):
+            assert torch.equal(one, other)
+            assert one.data_ptr() == found[0].data_ptr()
+            assert one.requires_grad == (other.grad_fn is not None)
+    assert torch.autograd.gradgradcheck(lambda x: compiled(x)[fn is first_without], x)
+    sums = [sum((y * y).sum() for y in f(x) if y.grad_fn is not None) for f in (compiled, fn)]
+    found, expected = (torch.autograd.grad(total, x) for total in sums)
+    torch.testing.assert_close(found, expected)
+
+
 def test_numbers_of_tensors_pass_no_gradient() -> None:
     def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y.sum().item()
