@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from babytriton.types import Dim
+
 Kinds = type | tuple[type, ...]
 
 
@@ -39,5 +43,7 @@ def _like_sequence(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
         return items
     if hasattr(like, "_fields"):
         return type(like)(*items)
+    # A torch.Size has numbers alone, and not what stands for one.
+    is_plain = type(like) is tuple or (type(like) is torch.Size and leaves_in(items, Dim))
     # torch's named results, such as those of max(x, dim), take one sequence.
-    return tuple(items) if type(like) is tuple else type(like)(items)
+    return tuple(items) if is_plain else type(like)(items)

@@ -101,7 +101,7 @@ class ViewStep:
         if not Layout.of(meta).is_injective:
             why = "several of its elements lie in one place of memory that is written to"
             raise NoGradient("view", why, self.span)
-        zeros = builder.call(torch.zeros_like, (self.contents,), {})
+        zeros = _lying(builder.call(torch.zeros_like, (self.contents,), {}), self.contents)
         return [(self.contents, overwrite(builder, zeros, grad, meta))]
 
 
@@ -119,6 +119,17 @@ class OverwriteStep:
         """Emit the gradient of the elements that stayed, and of those that are new."""
         [grad] = grads
         assert grad is not None
+        grad = _lying(grad, self.contents)
         zeros = builder.call(torch.zeros_like, (self.new,), {})
         stayed = overwrite(builder, grad, zeros, self.meta)
         return [(self.contents, stayed), (self.new, view(builder, grad, self.meta))]
+
+
+def _lying(grad: Value, contents: Value) -> Value:
+    """The gradient of a memory, with its elements where those of the memory lie.
+
+    Torch lays gradients out otherwise, such as one that is a number for all elements.
+    """
+    found = Value(grad.emitter, grad.expr, contents.meta)
+    found.device = grad.device
+    return found
