@@ -17,7 +17,7 @@ from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import Container, State, containers_in, reachable, refill
 from babytriton.ops.counting import state_variable
 from babytriton.ops.regions import Region
-from babytriton.ops.storage import Storage
+from babytriton.ops.storage import Storage, may_be, storage_of
 from babytriton.ops.value import NUMBERS, Scalar, Value
 from babytriton.types import TensorType
 
@@ -38,13 +38,22 @@ class Slot:
         name: of the variable.
         initial: as a value.
         follow: whether gradients flow to it from a later step, though to nothing before the loop.
+        later: what steps are known to leave, whose layout may be another.
     """
 
-    def __init__(self, program: Program, name: str, initial: Any, follow: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        initial: Any,
+        follow: bool = False,
+        later: Sequence[Any] = (),
+    ) -> None:
         tape = program.builder.tape
         self.name = name
         self.initial = expression(program, initial)
         self._model = initial
+        self.later = later
         self.var = state_variable(name, _type_of(initial))
         self.inside = self._value(program, self.var)
         is_followed = follow or tape.find(self.initial) is not None
@@ -59,7 +68,7 @@ class Slot:
 
     def _value(self, program: Program, expr: Any) -> Any:
         if isinstance(self._model, Value) and not isinstance(self._model, Scalar):
-            return program.builder.value(expr, program.builder.meta(_type_of(self._model)))
+            return program.builder.memory.one_of([self._model, *self.later], expr)
         return program.builder.number(expr, _kind_of(self._model)(1))
 
 
@@ -102,6 +111,8 @@ class LoopState:
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
         self._followed: set[str] = set()
+        self._later: dict[tuple[Any, int], list[Value]] = {}
+        """What the last try of a step left in a slot, by what it is of and its place in that."""
         self.binds: list[str] = []
         """Names that are live, and that only a step binds."""
         self.mismatch: tuple[str, Differ] | None = None
@@ -118,23 +129,30 @@ class LoopState:
         self._exits = FALLS
         self.mismatch = None
         self._names = {
-            name: self._carry(name, scope.names[name])
+            name: self._carry(name, scope.names[name], name)
             for name in self._notes.names
             if name in scope.names and not isinstance(scope.names[name], Unusable)
         }
-        self._containers = [(c, self._carry("item", c.copy())) for c in self._changing_containers]
+        self._containers = [
+            (c, self._carry("item", c.copy(), id(c))) for c in self._changing_containers
+        ]
         self._storages = [
             (s, self._slot("memory", self._program.builder.value(s.expr, s.meta)))
             for s in self._changing_storages
         ]
+        builder.memory.relate((slot.inside, x) for slot in self._slots for x in slot.later)
 
     def slot(self, name: str, initial: Any) -> Slot:
         """Carry a number of the loop's own; such slots are the first of the states, in order."""
         self._own.append(self._slot(name, initial))
         return self._own[-1]
 
-    def _carry(self, name: str, value: Any) -> _Carried:
-        return _Carried(value, [self._slot(name, leaf) for leaf in leaves(value)])
+    def _carry(self, name: str, value: Any, key: Any) -> _Carried:
+        slots = [
+            Slot(self._program, name, leaf, name in self._followed, self._later.get((key, i), ()))
+            for i, leaf in enumerate(leaves(value))
+        ]
+        return _Carried(value, slots)
 
     def _slot(self, name: str, initial: Any) -> Slot:
         return Slot(self._program, name, initial, name in self._followed)
@@ -185,8 +203,10 @@ class LoopState:
         for storage, slot in self._storages:
             slot.result = storage.expr
         newly = self._newly_followed()
-        if newly:
+        lying = self._lying_otherwise()
+        if newly or lying:
             self._followed |= newly
+            self._later |= lying
             return self._again()
         self._require_own(start, after)
         self._exits = exits
@@ -215,6 +235,18 @@ class LoopState:
             and tape.find(slot.result) is not None
             and tape.find(slot.var) is None
         }
+
+    def _lying_otherwise(self) -> dict[tuple[Any, int], list[Value]]:
+        """What a step leaves, by its slot; nothing if all of it lies as it was taken to."""
+        carried = [*self._names.items(), *((id(c), found) for c, found in self._containers)]
+        each = {(key, i): x for key, found in carried for i, x in enumerate(found.slots)}
+        slots = {key: x for key, x in each.items() if storage_of(x.leaf) is not None}
+        # What is handed on may be a copy of what is around the loop, or is handed on as well.
+        places = {storage: storage for storage in self._base.memory}
+        places |= {slot.leaf.storage: slot.inside.storage for slot in slots.values()}
+        if all(may_be(slot.inside, slot.leaf, places) for slot in slots.values()):
+            return {}
+        return {key: [*slot.later, slot.leaf] for key, slot in slots.items()}
 
     def _finish_slots(self, what: str, carried: _Carried, value: Any) -> None:
         try:
@@ -261,8 +293,10 @@ class LoopState:
         Returns:
             How control leaves the loop.
         """
-        program = self._program
-        after = iter([slot.after(program, e) for slot, e in zip(self._slots, exprs)])
+        program, slots = self._program, self._slots
+        found = [slot.after(program, e) for slot, e in zip(slots, exprs)]
+        program.builder.memory.relate((x, slot.leaf) for slot, x in zip(slots, found))
+        after = iter(found)
         for _ in self._own:
             next(after)
         for name, carried in self._names.items():

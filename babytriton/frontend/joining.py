@@ -150,8 +150,7 @@ class Join:
         builder = self._program.builder
         found: Value
         if isinstance(model, Value) and not isinstance(model, Scalar):
-            meta = torch.empty_like(model.meta, memory_format=torch.contiguous_format)
-            found = builder.value(None, meta)
+            found = builder.memory.one_of([x for x in (one, other) if x is not MISSING])
         else:
             kind = model.kind if isinstance(model, Scalar) else type(model)
             found = builder.number(None, kind(1))
@@ -177,6 +176,9 @@ class Join:
             value.made = expr
             if value.storage is not None:
                 value.storage.expr = expr
+        for side in (0, 1):
+            sides = [pair[side] for pair in self.pairs]
+            self._program.builder.memory.relate(zip(self._made, sides))
 
     def freeze(self, base: State, scopes: Iterable[Scope], first: int) -> None:
         """Let no one write where it is open whose memory it is: from the ``first`` pair on.

@@ -203,6 +203,7 @@ def lower(
             if symbols is not None:
                 symbols.require_unrelated()
             writes = _writes(program, outputs)
+            program.require_decided(body.span(body.returns_at))
             if not order:
                 _require_own(program)
             back = program.builder.regions.way_back()

@@ -234,6 +234,16 @@ class Program:
         storages = self.builder.memory.followed
         return tuple(i for i, value in self.parameters.items() if value.storage in storages)
 
+    def require_decided(self, span: Span) -> None:
+        """Refuse what depends on how a tensor lies, where it lies so on one path only.
+
+        Args:
+            span: to point at where it is not known what depends on that.
+        """
+        for at in self.builder.memory.undecided:
+            what = "whether it shows a write to another tensor depends on which path the run takes"
+            self.fail(errors.Mutation(at or span, what, "use .clone() for a tensor of its own"))
+
     def is_parameter(self, value: Value) -> bool:
         """Whether a tensor is the caller's own."""
         return self.input_of(value) is not None

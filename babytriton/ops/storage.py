@@ -6,15 +6,16 @@ new contents, and a tensor that views the storage is read from them when it is u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from tvm.ir import Expr
 
+from babytriton.diagnostics import Span
 from babytriton.ops.layout import Layout
 from babytriton.ops.refusals import Mutation, Unavailable
-from babytriton.ops.sizes import is_empty
+from babytriton.ops.sizes import is_empty, is_known
 from babytriton.ops.views import Views
 
 
@@ -31,7 +32,8 @@ class Storage:
         writers: the sides (see :class:`Stored`) that it was written to from.
         copies: storages that it is a copy of, or that are copies of it, where torch might have made
             a view for another layout; each with the version it had then.
-        roots: the caller's storages that its tensors' layout may follow.
+        roots: the caller's storages that its tensors' layout may follow; None among them where
+            that is another on one path through the program than on another.
         frozen: whether it is open whose memory it is, so that none can write to it.
         part: how it belongs to another storage, if it does.
         is_callers: whether it is that of a tensor from outside the program.
@@ -45,7 +47,7 @@ class Storage:
         self.viewed_flat = False
         self.writers: set[object] = set()
         self.copies: list[tuple[Storage, object]] = []
-        self.roots: frozenset[Storage] = frozenset()
+        self.roots: Roots = frozenset()
         self.frozen = False
         self.part: Part | None = None
         self.is_callers = False
@@ -56,6 +58,14 @@ class Storage:
         """Whether it is what it was made as, and no other's memory."""
         is_first = self.version is self.first[1]
         return is_first and self.part is None and not self.copies and not self.is_callers
+
+    def note_copy(self, other: Storage, seen: object) -> None:
+        """Take note that another one, at some version, may be the same memory for other layouts."""
+        self.copies.append((other, seen))
+        other.copies.append((self, self.version))
+
+
+Roots = frozenset[Storage | None]
 
 
 class Part:
@@ -100,9 +110,11 @@ class Emits(Protocol):
 
     Attributes:
         views: which tensors lie in the memory of others.
+        span: the user's expression being compiled.
     """
 
     views: Views
+    span: Span | None
 
     def view(self, contents: Expr, base: torch.Tensor, meta: torch.Tensor) -> Expr:
         """Emit what a tensor sees of a memory that was made for the tensor ``base``."""
@@ -127,6 +139,8 @@ class Memory:
         self.followed: set[Storage] = set()
         """The caller's storages on whose layouts it depends what the program does: which of its
         tensors share memory, where it writes to them, or what strides they have."""
+        self.undecided: list[Span | None] = []
+        """Where it first depends on a layout that the run decides on, if it does."""
         self.chooses_formats = False
         """Whether the program says itself how tensors are to lie."""
 
@@ -139,6 +153,36 @@ class Memory:
         elif storage.is_alone and expr is not storage.expr:
             self._builder.views.note_part(expr, meta, storage.expr, storage.meta)
         return storage
+
+    def one_of(self, tensors: Sequence[Stored], expr: Expr | None = None) -> Any:
+        """A tensor that is one of some others, of one type: the run decides which.
+
+        For what depends on layouts, it lies as these do.
+
+        Args:
+            tensors: the others.
+            expr: that it is; None if that is still to be given.
+        """
+        meta, is_decided = _common([tensor.meta for tensor in tensors])
+        found = self._builder.value(expr, meta)
+        storage = found.storage
+        storage.roots = storage.roots.union(*map(roots_of, tensors), () if is_decided else (None,))
+        for other, seen in [copy for x in tensors if x.storage for copy in x.storage.copies]:
+            storage.note_copy(other, seen)
+        return found
+
+    def relate(self, stands_for: Iterable[tuple[Any, Any]]) -> None:
+        """Let tensors be copies of each other where those are that they stand for.
+
+        Args:
+            stands_for: tensors, each with one that it stands for; what is none is passed over.
+        """
+        pairs = [(storage_of(found), storage_of(x)) for found, x in stands_for]
+        places = {storage: found for found, storage in pairs if found and storage}
+        for found, storage in pairs:
+            for other, _ in storage.copies if found and storage else ():
+                if found and other in places:
+                    found.note_copy(places[other], places[other].version)
 
     def forget(self, known: Collection[Storage]) -> None:
         """Go back to the storages that are known, and to the caller's as they were given."""
@@ -170,11 +214,10 @@ class Memory:
             storage.viewed_flat |= fn in _MAY_COPY
             return
         if not is_fixed and tensor.meta.ndim > 1:
-            storage.roots = storage.roots.union(*(_roots(other) for other in given))
-        if fn in _MAY_COPY and source is not None and _roots(given[0]):
-            storage.copies.append((source, source.version))
-            source.copies.append((storage, storage.version))
-            storage.roots |= _roots(given[0])
+            storage.roots = storage.roots.union(*(roots_of(other) for other in given))
+        if fn in _MAY_COPY and source is not None and roots_of(given[0]):
+            storage.note_copy(source, source.version)
+            storage.roots |= roots_of(given[0])
 
     def returned(self, fn: Callable[..., Any], tensor: Stored) -> Any:
         """What a call gave that gave the tensor it was called with.
@@ -200,9 +243,12 @@ class Memory:
         """Take note of a call that gave what depends on how a tensor lies in memory.
 
         Raises:
-            Unavailable: it depends on where that is.
+            Unavailable: it depends on where that is, or on which path the run takes.
         """
         if fn in (torch.Tensor.stride, torch.Tensor.storage_offset):
+            if None in roots_of(tensor):
+                why = "how the tensor lies in memory depends on which path the run takes"
+                raise Unavailable(why, "ask on each of the paths, before they meet")
             self.follow(tensor)
         if fn is torch.Tensor.data_ptr:
             why = "where a tensor lies in memory is another place at each call"
@@ -210,7 +256,10 @@ class Memory:
 
     def follow(self, tensor: Stored) -> None:
         """The program depends on how a tensor lies, and so on what that follows."""
-        self.followed |= _roots(tensor)
+        roots = roots_of(tensor)
+        self.followed.update(root for root in roots if root is not None)
+        if None in roots and not self.undecided:
+            self.undecided.append(self._builder.span)
 
     def read(self, tensor: Stored) -> Expr:
         """A tensor as it is after its memory was written to.
@@ -289,8 +338,46 @@ _MAY_COPY = frozenset(
 _CLONE = "use .clone() for a tensor of its own"
 
 
-def _roots(tensor: Stored) -> frozenset[Storage]:
-    """The caller's storages that a tensor's layout may follow."""
+def _common(metas: Sequence[torch.Tensor]) -> tuple[torch.Tensor, bool]:
+    """A tensor that lies as some others do, and whether it does: contiguous if these differ."""
+    contiguous = torch.empty_like(metas[0], memory_format=torch.contiguous_format)
+    if all(_lies_as(meta, contiguous) for meta in metas):
+        return contiguous, True
+    found = torch.empty_like(metas[0])
+    is_decided = all(_lies_as(meta, found) for meta in metas)
+    return found if is_decided else contiguous, is_decided
+
+
+def _lies_as(meta: torch.Tensor, other: torch.Tensor) -> bool:
+    return all(is_known(n == m) for n, m in zip(meta.stride(), other.stride()))
+
+
+def may_be(tensor: Stored, other: Stored, places: Mapping[Storage, Storage]) -> bool:
+    """Whether what is one of some tensors may be another one, for what depends on layouts.
+
+    Args:
+        tensor: what :meth:`Memory.one_of` gave.
+        other: the other one.
+        places: the storages that the other one's may be a copy of, and what each of them is where
+            it stands for that one.
+    """
+    one, two = tensor.storage, other.storage
+    if one is None or two is None:
+        return True
+    lies_so = None in one.roots or _lies_as(tensor.meta, other.meta)
+    copies = {places.get(copy) for copy, _ in two.copies} - {None}
+    known = {copy for copy, _ in one.copies}
+    return lies_so and (one is two or (roots_of(other) <= one.roots and copies <= known))
+
+
+def storage_of(item: Any) -> Storage | None:
+    """The memory of a tensor; None for what is none, or lies in none that can be written to."""
+    found: Storage | None = getattr(item, "storage", None)
+    return found
+
+
+def roots_of(tensor: Stored) -> Roots:
+    """The storages that a tensor's layout may follow, as in :class:`Storage`."""
     storage = tensor.storage
     if storage is None:
         return frozenset()

@@ -214,3 +214,192 @@ def test_with_gradients() -> None:
         assert torch.equal(found, torch.autograd.grad(pinned(x, i).square().sum(), x)[0])
         with pytest.raises(ValueError, match=r"BT111.*`x`"):
             jitted(x.contiguous(memory_format=torch.channels_last), i)
+
+
+# ---------------------------------------------------------------- what the run decides on
+
+
+def chosen(x, c):
+    y = x * 2 if c > 0 else x.clone()
+    z = (y * 2).reshape(-1)
+    y = y * 1
+    w = y.reshape(-1)
+    w += 1
+    return y, z
+
+
+def in_a_list(x, c):
+    found = [x * 1]
+    if c > 0:
+        found[0] = x * 2
+    found[0].flatten().mul_(0)
+    return found[0]
+
+
+def repeated(x, c):
+    y = x * 1
+    for _ in range(40):
+        y = y + c
+    y.contiguous().add_(1)
+    return y
+
+
+def until(x, c):
+    y = x * 1
+    while y.sum() < 100:
+        y = y + c.abs()
+    y.reshape(-1)[0] = 0
+    return y
+
+
+def from_zeros(x, c):
+    y = torch.zeros(2, 3)
+    for _ in range(40):
+        y = y + x
+    y.reshape(-1).add_(c)
+    return y
+
+
+def exchanged(x, c):
+    y, z = x * 1, x.T * 2
+    for _ in range(40):
+        y, z = z.T, y.T
+    y.reshape(-1).add_(c)
+    return y
+
+
+def left_early(x, c):
+    for i in range(40):
+        y = x * i
+        if y.sum() > 30:
+            break
+    y.reshape(-1).add_(c)
+    return y
+
+
+def copies(x, c):
+    flat = x.T.reshape(-1)
+    y = flat if c > 0 else flat * 2
+    x += 1
+    return y
+
+
+def both(x, c):
+    if c > 0:
+        y = x.T * 2
+        z = y.reshape(-1)
+    else:
+        y = x.T * 3
+        z = y.reshape(-1)
+    z += 1
+    return y, z
+
+
+def carried_copies(x, c):
+    y = x.T * 1
+    z = y.reshape(-1)
+    for _ in range(40):
+        y = y * 1.5
+        z = y.reshape(-1)
+    z += c
+    return y, z
+
+
+def steps_of_turned(x, c):
+    y = x.T * 1
+    for _ in range(40):
+        y = y + c
+    y.reshape(-1).add_(1)
+    return y
+
+
+def strides_of_both(x, c):
+    y = x * 2 if c > 0 else x * 3
+    return y * y.stride(0)
+
+
+FOLLOWING = [chosen, in_a_list, repeated, until, from_zeros, exchanged, left_early, copies]
+FOLLOWING += [both, carried_copies, steps_of_turned, strides_of_both]
+
+
+@pytest.mark.parametrize("fn", FOLLOWING)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_the_run_decides_on_lies_as_the_arguments_do(fn, dynamic: bool | None) -> None:
+    jitted, x = bt.jit("cpu", dynamic=dynamic)(fn), torch.arange(6.0).reshape(2, 3)
+    for c in torch.tensor([1.0, -1.0]):
+        torch.testing.assert_close(jitted(x.clone(), c), fn(x.clone(), c))
+        with pytest.raises(ValueError, match=r"BT111.*`x`"):
+            jitted(torch.arange(6.0).reshape(3, 2).t(), c)
+
+
+def path_of_zeros(x, c):
+    y = torch.ones(2, 3)
+    y = y * 2 if c > 0 else y * 3
+    y.reshape(-1).add_(1)
+    return y + x
+
+
+def steps_of_sums(x, c):
+    y = torch.zeros(2, 3)
+    for _ in range(40):
+        y = y + x.sum() * c
+    y.reshape(-1).add_(1)
+    return y
+
+
+def flat_of_either(x, c):
+    y = x.T * 2 if c > 0 else x.T.contiguous() * 3
+    z = y.reshape(-1)
+    z += 1
+    return z
+
+
+@pytest.mark.parametrize("fn", [path_of_zeros, steps_of_sums, flat_of_either])
+def test_what_the_run_decides_on_and_no_layout_takes_all(fn) -> None:
+    jitted = bt.jit("cpu")(fn)
+    for x in (torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2).t()):
+        for c in torch.tensor([1.0, -1.0]):
+            torch.testing.assert_close(jitted(x, c), fn(x, c))
+
+
+def turned_or_not(x, c):
+    y = x.T * 2 if c > 0 else x.T.contiguous() * 3
+    z = y.reshape(-1)
+    z += 1
+    return y
+
+
+def made_of_either(x, c):
+    y = x.T * 2 if c > 0 else x.T.contiguous() * 3
+    z = y * 2
+    z.reshape(-1).add_(1)
+    return z
+
+
+def turned_each_step(x, c):
+    y = x @ x.T
+    for _ in range(40):
+        y = y.T + c
+    y.reshape(-1)[0] = 0
+    return y
+
+
+def part_or_not(x, c):
+    y = (x * 2)[:, 1:] if c > 0 else x[:, :2] * 3
+    y.reshape(-1).add_(1)
+    return y
+
+
+@pytest.mark.parametrize("fn", [turned_or_not, made_of_either, turned_each_step, part_or_not])
+def test_layouts_that_the_run_decides_on_are_refused(fn) -> None:
+    with pytest.raises(bt.CompileError, match="depends on which path the run takes"):
+        bt.jit("cpu")(fn)(torch.arange(6.0).reshape(2, 3), torch.tensor(1.0))
+
+
+def test_strides_that_the_run_decides_on_are_refused() -> None:
+    def f(x, c):
+        y = x.T * 2 if c > 0 else x.T.contiguous() * 3
+        return y * y.stride(0)
+
+    with pytest.raises(bt.CompileError, match="BT040"):
+        bt.jit("cpu")(f)(torch.arange(6.0).reshape(2, 3), torch.tensor(1.0))
