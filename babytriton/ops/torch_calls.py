@@ -33,7 +33,10 @@ _TOKENS_FIRST = (0, 2, 1, 3)
 
 _OF_LIBRARIES = PRODUCTS | {_ATTENTION}
 """Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
-result, and gives new tensors, no views."""
+result, and gives new tensors, no views, but for these:"""
+
+_MAY_VIEW = frozenset({"einsum"})
+"""Those that give a view of their operand, where they have one alone and nothing to sum."""
 
 
 class TorchCalls(Emission):
@@ -101,7 +104,7 @@ class TorchCalls(Emission):
             Fallback(name, reason, self.span),
             tuple(turns for _, turns, _ in reads),
             tuple(view for _, _, view in reads),
-            is_of_library and not isinstance(fn, TorchGradient),
+            is_of_library and not self._may_view(fn, len(values)),
             layout,
         )
         exprs = [expr for expr, _, _ in reads]
@@ -133,6 +136,10 @@ class TorchCalls(Emission):
     def _is_of_library(self, fn: Callee) -> bool:
         """Whether torch runs a library for a callable."""
         return self._name(fn) in _OF_LIBRARIES
+
+    def _may_view(self, fn: Callee, count: int) -> bool:
+        """Whether a callable's results may be views of one of so many operands."""
+        return isinstance(fn, TorchGradient) or (count == 1 and self._name(fn) in _MAY_VIEW)
 
     def _layout(self, fn: Callee) -> tuple[int, ...]:
         """The order in which the axes of a callable's results lie in memory, if that is known."""

@@ -593,6 +593,42 @@ def test_torch_calls_read_what_was_written() -> None:
     same(bt.jit("cpu")(g), g, (torch.randn(5, 5), torch.randn(5, 5)))
 
 
+def flipped_by_a_view(x):
+    y = torch.einsum("ij->ij", x)
+    x.copy_(y.flip(0))
+
+
+def flipped_through_a_view(x):
+    y = torch.einsum("ij->ij", x)
+    y.copy_(y.flip(0))
+    return x.logical_not()
+
+
+def turned_views(x):
+    y = torch.einsum("ij->ji", x)
+    z = y.flip(1)
+    x.logical_not_()
+    y[0] = z[-1]
+    return z, y.clone()
+
+
+def diagonals(x):
+    y = torch.einsum("ii->i", x[:, : x.shape[0]])
+    x[0] = y.flip(0)
+    y.logical_not_()
+    return y.clone()
+
+
+@pytest.mark.parametrize("fn", [flipped_by_a_view, flipped_through_a_view, turned_views, diagonals])
+def test_sums_of_nothing_are_views_of_arguments(fn: Any) -> None:
+    """Torch has no products of bools: it runs the call, and gives a view."""
+    compiled, x = bt.jit("cpu")(fn), torch.rand(300, 300) > 0.5
+    for _ in range(2):
+        ours, theirs = x.clone(), x.clone()
+        torch.testing.assert_close(compiled(ours), fn(theirs))
+        assert torch.equal(ours, theirs)
+
+
 def test_buffers_of_modules() -> None:
     class Running(nn.Module):
         def __init__(self) -> None:
