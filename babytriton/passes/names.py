@@ -14,7 +14,7 @@ from tvm import IRModule, ir, relax, s_tir, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.ops.primfunc import is_users
-from babytriton.passes.bindings import CALL_TIR
+from babytriton.passes.bindings import CALL_TIR, add_kernel
 from babytriton.passes.blocks import nodes
 from babytriton.passes.launch_names import END, of_launch
 
@@ -215,10 +215,9 @@ def _with_named_parts(
                 name = known.get(_place(call), name)
             if _is_kernel(call) and not _GIVEN.fullmatch(name):
                 kernel = functions[call.args[0]]
-                copy = ir.GlobalVar(f"{call.args[0].name_hint}_{len(functions)}")
-                _update_type(copy, call.args[0].ty)
                 renamed = {kernel.params[-1]: ir.Var(name + _MARK, kernel.params[-1].ty)}
-                functions[copy] = _with_vars(kernel, renamed)
+                own = _with_vars(kernel, renamed)
+                copy = add_kernel(functions, call.args[0].name_hint, own)
                 args = [copy, *call.args[1:]]
                 call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
                 binding = relax.VarBinding(binding.var, call, binding.span)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 import torch.nn.functional as F
 from tvm.script import tirx as T
@@ -61,6 +62,18 @@ def test_several_have_the_names_of_their_results() -> None:
 def test_without_names_they_are_numbered() -> None:
     kernels = named(no_names, torch.ones(8))
     assert kernels == tuple(f"no_names{n}_kernel" for n in ("", "_2", "_3", "_4"))
+
+
+@pytest.mark.parametrize("count", range(8))
+def test_copies_of_kernels_have_names_that_none_has(count) -> None:
+    def shifted(x):
+        near = x[1:]
+        for n in range(count):  # TVM numbers these, too, which nothing reads
+            x[n + 2 :]
+        far = x[20:]
+        return torch.sort(near * 2).values, torch.sort(far).values
+
+    assert named(shifted, torch.ones(32)) == ("shifted_kernel", "shifted_far_kernel")
 
 
 def test_ones_own_tensorir_keeps_its_name() -> None:
