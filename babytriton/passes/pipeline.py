@@ -18,6 +18,7 @@ from babytriton.passes import (
     forms,
     gpu,
     indices,
+    items,
     launch_names,
     lines,
     names,
@@ -77,7 +78,9 @@ GROUP = (
     relax.transform.AnnotateTIROpPattern(),
     _pass(reductions_as_such),
     _pass(fold_constants),
+    _pass(items.taken_by_calls),
     relax.transform.FuseOps(),
+    _pass(items.taken_as_such),
 )
 """A function for each group of operators that fuse."""
 
