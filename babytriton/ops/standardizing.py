@@ -6,6 +6,7 @@ contribute in it; they are computed once, on the way forward.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,16 +123,17 @@ def by_channel(input: Any, mean: Any, scale: Any, weight: Any, bias: Any, moving
         bias: to add; likewise.
         moving: whether mean and scale are those of the input.
     """
-    return _with_parameters((input.to(scale.dtype) - mean) * scale, weight, bias, input.dtype)
+    shape = gradients.channel_shape(input.ndim)
+    found = (input.to(scale.dtype) - mean) * scale
+    return _with_parameters(found, weight, bias, shape).to(input.dtype)
 
 
-def _with_parameters(found: Any, weight: Any, bias: Any, dtype: torch.dtype) -> Any:
-    shape = gradients.channel_shape(found.ndim)
+def _with_parameters(found: Any, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
     if weight is not None:
         found = found * weight.to(found.dtype).reshape(shape)
     if bias is not None:
         found = found + bias.to(found.dtype).reshape(shape)
-    return found.to(dtype)
+    return found
 
 
 # Groups of channels
@@ -147,9 +149,17 @@ def group_norm(
         shape = gradients.channel_shape(input.ndim)
         weight, bias = (None if x is None else x.reshape(shape) for x in (weight, bias))
         return by_row(input, mean, scale, weight, bias, dims)
-    rows = input.reshape(input.shape[0], num_groups, -1)
-    mean, _, scale = _moments(rows, (2,), eps)
+    rows = _rows_of_groups(input, num_groups)
+    mean, _, scale = _moments(rows, (2, 3), eps)
+    if weight is None and bias is None:
+        return by_row(rows, mean, scale, None, None, (2, 3)).reshape(input.shape)
     return by_group(input, mean, scale, weight, bias)
+
+
+def _rows_of_groups(input: Any, groups: int) -> Any:
+    """The channels of each group apart, and the elements of each channel as one dimension."""
+    batch, channels, *others = input.shape
+    return input.reshape(batch, groups, channels // groups, math.prod(others))
 
 
 @part
@@ -158,13 +168,16 @@ def by_group(input: Any, mean: Any, scale: Any, weight: Any, bias: Any) -> Any:
 
     Args:
         input: what is normalized.
-        mean: of each group: a row for each element of the batch, with a last dimension of 1.
+        mean: of each group: a row for each element of the batch, with two more dimensions of 1.
         scale: likewise.
         weight: to multiply by, of one dimension.
         bias: to add; likewise.
     """
-    mean, scale = (gradients.each_channel(x, input) for x in (mean, scale))
-    return _with_parameters((input.to(scale.dtype) - mean) * scale, weight, bias, input.dtype)
+    # All of it goes along the rows that the mean is of, so that it can be one kernel with that.
+    rows = _rows_of_groups(input, scale.shape[1])
+    found = (rows.to(scale.dtype) - mean) * scale
+    found = _with_parameters(found, weight, bias, (1, *rows.shape[1:3], 1))
+    return found.to(input.dtype).reshape(input.shape)
 
 
 PARTS: tuple[Op, ...] = (

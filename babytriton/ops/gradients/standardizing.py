@@ -89,7 +89,8 @@ def by_group(
         """The mean of what each channel has, over the channels of a group."""
         if weight is not None:
             x = x * weight.to(dtype)
-        return x.reshape(batch, groups, -1).sum(2, keepdim=True) / count
+        of_channels = x.reshape(batch, groups, channels // groups, 1)
+        return of_channels.sum(2, keepdim=True) / count
 
     along = summed(grad.to(dtype))
     product = summed(grad.to(dtype) * deviations())
@@ -101,7 +102,7 @@ def by_group(
     found = found - each_channel(scale * in_group(along), input)
     of_weight = of_bias = None
     if weight is not None:
-        rows = scale.expand(batch, groups, channels // groups).reshape(batch, channels)
+        rows = scale.expand(batch, groups, channels // groups, 1).reshape(batch, channels)
         of_weight = (product * rows).sum(0)
     if bias is not None:
         of_bias = along.sum(0)
@@ -116,5 +117,5 @@ def channel_shape(ndim: int) -> tuple[int, ...]:
 def each_channel(x: Any, input: Any) -> Any:
     """What each group has, for each of its channels, to broadcast."""
     batch, channels = input.shape[:2]
-    wide = x.expand(batch, x.shape[1], channels // x.shape[1])
+    wide = x.expand(batch, x.shape[1], channels // x.shape[1], 1)
     return wide.reshape(batch, channels, *[1] * (input.ndim - 2))
