@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,15 @@ def test_without_weights_the_way_back_is_one_kernel(target: Any, shape: Any) -> 
 def test_what_is_around_it_is_part_of_the_kernel(target: Any) -> None:
     scheduled = bt.jit(target)(activated).lower(*tensors((4, 8, 16, 16), 2)).schedule()
     assert len(scheduled.kernels) == 1
+
+
+@pytest.mark.parametrize("parameters", ["", "wb"])
+def test_what_is_rounded_is_not_kept_before(parameters: str) -> None:
+    args = tensors((4, 8, 32, 32), len(parameters), torch.bfloat16)
+    scheduled = bt.jit("cpu")(norm(2, parameters)).lower(*args).schedule()
+    locals_ = re.findall(r".*alloc_buffer.*", scheduled.as_text())
+    assert locals_
+    assert not any("1024" in line for line in locals_)
 
 
 def test_a_symbolic_batch_is_one_kernel() -> None:

@@ -7,7 +7,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, is_at_least, open_kernel
+from babytriton.passes.blocks import CHEAP, inline_cheap, is_at_least, open_kernel
 from babytriton.passes.cpu.elementwise import PARALLEL
 from babytriton.passes.cpu.row_loops import (
     fused_rows,
@@ -20,6 +20,9 @@ from babytriton.passes.rows import row_work
 
 SMALL = PARALLEL
 """Points that a block may have which runs, on one thread, when all rows are done."""
+
+# Rounding to bfloat16 reads its number four times; a row of such numbers may not fit the caches.
+_TEXT = 2 * CHEAP
 
 
 class Rowwise(ScheduleRule):
@@ -38,7 +41,8 @@ class Rowwise(ScheduleRule):
         work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
         if work is None:
             return None
-        infos = inline_cheap(sch, infos, keep_for=[infos[n] for n in work.after])
+        after = [infos[n] for n in work.after]
+        infos = inline_cheap(sch, infos, text=_TEXT, keep_for=after)
         work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
         if work is None or work.before or (not work.rows and is_at_least(infos[0], PARALLEL)):
             return None
