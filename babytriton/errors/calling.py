@@ -236,7 +236,7 @@ class NotContiguous(CallDiagnostic):
 class LayoutMatters(CallDiagnostic):
     code = "BT111"
     title = "argument `{name}` is not contiguous"
-    label = "what the function writes to, or its strides, depend on how its arguments lie in memory"
+    label = "what the function computes, or writes to, depends on how its arguments lie in memory"
     note = "its strides are {strides}"
     hint = "pass {name}.contiguous(), or write to a .clone() of what was reshaped"
     exception = ValueError

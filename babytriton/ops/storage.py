@@ -245,7 +245,7 @@ class Memory:
         Raises:
             Unavailable: it depends on where that is, or on which path the run takes.
         """
-        if fn in (torch.Tensor.stride, torch.Tensor.storage_offset):
+        if fn in _OF_LAYOUT:
             if None in roots_of(tensor):
                 why = "how the tensor lies in memory depends on which path the run takes"
                 raise Unavailable(why, "ask on each of the paths, before they meet")
@@ -334,6 +334,11 @@ _MAY_COPY = frozenset(
     | {torch.Tensor.contiguous}
 )
 """What gives a view of a contiguous tensor, and may give a copy of another."""
+
+_OF_LAYOUT = frozenset(
+    {torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor.is_contiguous}
+)
+"""What gives how a tensor lies."""
 
 _CLONE = "use .clone() for a tensor of its own"
 

@@ -46,7 +46,12 @@ def strides(x):
     return x * x.stride(0)
 
 
-@pytest.mark.parametrize("fn", [zeroed, cloned, turned, turned_argument, strides])
+def in_one_piece(x):
+    y = x + 1
+    return y * 2 if y.is_contiguous() else y * 3
+
+
+@pytest.mark.parametrize("fn", [zeroed, cloned, turned, turned_argument, strides, in_one_piece])
 def test_other_layouts_are_refused(fn) -> None:
     jitted, x = bt.jit("cpu")(fn), torch.arange(6.0).reshape(2, 3)
     for _ in range(5):
