@@ -24,6 +24,7 @@ from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
 from babytriton.passes.gpu.rowwise import RowwiseTogether
 from babytriton.passes.gpu.scan import Scan as ScanOnGpu
 from babytriton.passes.gpu.short_columns import ShortColumns as ShortColumnsOnGpu
+from babytriton.passes.inlining import inlined
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.reshapes import folded, without_reshapes
 from babytriton.passes.rows import (
@@ -95,7 +96,7 @@ def kinds_of(name: str, device: Target) -> tuple[Kind, ...]:
         Kind(work.is_on_rows, by(rows)),
         Kind(work.is_beside_on_rows, by(TOGETHER[name]), True),
         *(Kind(work.is_around_scan, by(rule)) for rule in SCANS.get(name, ())),
-        Kind(is_on_points, by(POINTS[name]), True),
+        Kind(work.is_on_points, by(POINTS[name]), True),
         *(
             Kind(work.is_on_rows_and_columns, by(rule), True)
             for rule in ROWS_AND_COLUMNS.get(name, ())
@@ -136,6 +137,10 @@ class _Work:
     def is_around_scan(self, blocks: _Blocks) -> bool:
         """Whether one is a running sum, and the others work on its points."""
         return sum(map(is_scan, blocks)) == 1 and is_on_points(as_points(blocks))
+
+    def is_on_points(self, blocks: _Blocks) -> bool:
+        """Whether they store numbers at the same points, also of what they have put there."""
+        return is_on_points(blocks) or is_on_points(inlined(blocks))
 
     def is_on_columns(self, blocks: _Blocks) -> bool:
         """Whether they reduce the same columns."""
