@@ -462,10 +462,13 @@ def require_runs(name: str, target: Target) -> None:
     """Refuse to run what is compiled for its source alone.
 
     Raises:
-        RuntimeError: it is for a GPU without CUDA.
+        RuntimeError: it is for a GPU without CUDA, or for a processor that has more instructions.
     """
     if not target.runs:
         raise errors.SourceOnly(None, name, target.kind).error()
+    if target.missing:
+        missing = ", ".join(target.missing)
+        raise errors.OtherProcessor(None, name, str(target.arch), missing).error()
 
 
 @contextmanager

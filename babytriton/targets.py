@@ -92,6 +92,14 @@ class Target:
         """The ``torch.device`` type whose tensors this target's kernels take."""
         return self.kind if self.runs else "meta"
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """LLVM's names of instructions that programs may have and this processor has not."""
+        if self.kind != "cpu" or self.arch is None:
+            return ()
+        names = features(self.arch) - features(_present_arch("cpu")) - {*_ARITHMETIC_OF_HALVES}
+        return tuple(sorted(name for name in names if name.startswith(_INSTRUCTIONS)))
+
     def resolved(self, index: int | None = None) -> Target:
         """This target with ``arch`` filled in from a device that is present.
 
@@ -141,6 +149,9 @@ def _present_arch(kind: str, index: int | None = None) -> str | None:
 _ARITHMETIC_OF_HALVES = ("avx512fp16", "fullfp16")
 """Features of processors with which LLVM computes halves in halves, and contracts multiplications
 and additions of them, where torch computes each operator in float32 and rounds."""
+
+_INSTRUCTIONS = ("amx", "avx", "bf16", "dotprod", "f16c", "fma", "i8mm", "neon", "sse", "sve")
+"""How LLVM's names of instructions for vectors begin; other features say what is fast."""
 
 SHORT_VECTORS = "prefer-256-bit"
 """The feature of Intel's processors with AVX-512 with which LLVM leaves half of each vector

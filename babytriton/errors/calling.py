@@ -407,6 +407,18 @@ class SourceOnly(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class OtherProcessor(CallDiagnostic):
+    code = "BT214"
+    title = "`{function}` is compiled for {arch}, which is not run on this processor"
+    label = "that has no {missing}"
+    hint = 'compile for "cpu" to call it; the source is there without'
+    exception = RuntimeError
+    function: str
+    arch: str
+    missing: str
+
+
+@dataclass(frozen=True)
 class NoKernelSource(CallDiagnostic):
     code = "BT211"
     title = "no {kind} source for these kernels"
