@@ -37,12 +37,13 @@ class Kind:
     side_by_side: bool = False
 
 
-def fuse_kernels(mod: IRModule, kinds: Sequence[Kind]) -> IRModule:
+def fuse_kernels(mod: IRModule, kinds: Sequence[Kind], little: int = 0) -> IRModule:
     """Kernels that do one kind of work, one after the other or on the same tensor -> one kernel.
 
     Args:
         mod: a program of calls of fused, unscheduled kernels.
         kinds: of work, those first that are looked for first.
+        little: how many numbers kernels may read to go side by side where they share no tensor.
     """
     if "vdevice" in mod.global_infos:
         return mod  # Which kernel is on which device is not known yet.
@@ -53,7 +54,7 @@ def fuse_kernels(mod: IRModule, kinds: Sequence[Kind]) -> IRModule:
                 if not isinstance(block, relax.DataflowBlock):
                     continue
                 if (name, number) not in known:
-                    known[name, number] = units_of(mod, block)
+                    known[name, number] = units_of(mod, block, little)
                 found = _fused(mod, name, number, known[name, number], kind)
                 if found is not mod:
                     known.clear()

@@ -73,6 +73,9 @@ ROWS_AND_COLUMNS = {"cpu": (RowsAndColumnsOnCpu(),), "cuda": (RowsAndColumnsOnGp
 COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
 """The rule of a kind of target that takes kernels which reduce several columns side by side."""
 
+LITTLE = {"cpu": 0, "cuda": 1 << 14, **dict.fromkeys(PORTABLE, 1 << 14)}
+"""How many numbers kernels of each kind of target read in less time than it takes to launch one."""
+
 
 def kinds_of(name: str, device: Target) -> tuple[Kind, ...]:
     """The kinds of work for a kind of target, those first that are looked for first.

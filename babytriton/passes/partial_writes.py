@@ -39,7 +39,7 @@ def _is_plain(block: s_tir.SBlock) -> bool:
 def writes_a_part(func: tirx.PrimFunc) -> bool:
     """Whether a kernel that is of one operator copies its first parameter, but for a part."""
     blocks = nodes(func.body, s_tir.SBlock)
-    return any(is_box(block) or _is_copy_of(block, func.params[0]) for block in blocks)
+    return any(is_box(block) or is_copy_of(block, func.params[0]) for block in blocks)
 
 
 def without_boxes(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -73,7 +73,7 @@ def without_the_rest(
         block = only_block(stmt)
         if block is None or not _writes(block, out):
             return stmt
-        if _is_copy_of(block, contents):
+        if is_copy_of(block, contents):
             return _NOTHING
         return (_of_box(block, contents) or stmt) if is_box(block) else stmt
 
@@ -105,7 +105,7 @@ def _writes(block: s_tir.SBlock, buffer: tirx.Var) -> bool:
     return any(region.source.same_as(buffer) for region in block.writes)
 
 
-def _is_copy_of(block: s_tir.SBlock, contents: tirx.Var) -> bool:
+def is_copy_of(block: s_tir.SBlock, contents: tirx.Var) -> bool:
     """Whether a block copies a tensor as it is, before others write to parts of the copy."""
     store = block.body
     if not block.name_hint.startswith(COPY) or not isinstance(store, tirx.BufferStore):

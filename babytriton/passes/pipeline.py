@@ -46,7 +46,7 @@ from babytriton.passes.gpu.portable import (
 from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.values import named_values, users_values
 from babytriton.passes.gpu.writing import without_mentions
-from babytriton.passes.kinds import kinds_of
+from babytriton.passes.kinds import LITTLE, kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.needless_roundings import without_needless_roundings
@@ -172,9 +172,9 @@ def fuse(
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
     kinds = kinds_of(kind, device)
-    mod = fuse_kernels(mod, kinds)
+    mod = fuse_kernels(mod, kinds, LITTLE[kind])
     divided = summed_by_rows(mod)
-    mod = mod if divided is mod else fuse_kernels(divided, kinds)
+    mod = mod if divided is mod else fuse_kernels(divided, kinds, LITTLE[kind])
 
     def rule_of(kernel: tirx.PrimFunc) -> str | None:
         found = first_fit(folded(kernel), "fused", rules_of(kind, target), device)

@@ -21,6 +21,7 @@ from tvm.relax.expr import _update_type
 from babytriton.passes.bindings import about, add_kernel, elements, read_by, with_arguments
 from babytriton.passes.blocks import nodes, of_results, parameters, plain_blocks, uses
 from babytriton.passes.merging import with_groups
+from babytriton.passes.partial_writes import is_box, is_copy_of
 from babytriton.passes.reshapes import is_reshape
 from babytriton.passes.rows import spatial_axes, stores_points, without_unit_axes
 from babytriton.passes.units import Unit, blocks_of, functions, units_of
@@ -29,7 +30,7 @@ _FUNCTION = 64  # nodes of expressions that take as long as a function of math, 
 
 _BRANCH = "tirx.if_then_else"
 
-_USERS = ("tirx.call_extern", "tirx.call_pure_extern")
+_EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
 def recomputed(
@@ -81,7 +82,8 @@ class _Recomputing:
         self._rule_of = rule_of
         self._cheap = cheap
         self._refused: set[tuple[str, ...]] = set()
-        """The names of tensors, and of the kernels that were not to compute them."""
+        """The names of tensors, and of kernels that were not to compute them: those that others
+        share these with are refused as well."""
 
     def of_block(self, mod: IRModule, name: str, number: int) -> IRModule:
         """The program with what is as well computed again in a block of a function."""
@@ -189,10 +191,15 @@ class _Block:
             return False
         func = self._mod[unit.kernel]
         own = [param for param, x in zip(func.params, unit.arguments) if x.same_as(var)]
-        return all(
-            _points(block) <= elements(var) and not block.annotations
+        readers = [
+            block
             for block in plain_blocks(func)
-            if any(region.source in own for region in block.reads)
+            if any(region.source.same_as(x) for region in block.reads for x in own)
+        ]
+        return not any(
+            _points(block) > elements(var) or is_box(block) or is_copy_of(block, x)
+            for block in readers
+            for x in own
         )
 
     def _gain(
@@ -331,7 +338,7 @@ class _Change:
 def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
     """Whether a kernel computes little, number by number, and reads what lies as its result does.
 
-    No functions of users: they may do more than to give a number.
+    No functions from elsewhere: those of users may do more than to give a number.
     """
     blocks = plain_blocks(func)
     if not all(map(stores_points, blocks)):
@@ -340,7 +347,7 @@ def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
     branches = calls.pop(_BRANCH, 0)
     effort = sum(len(nodes(block.body.value, ir.Expr)) for block in blocks) + branches
     return (
-        not any(name in calls for name in _USERS)
+        not any(name in calls for name in _EXTERN)
         and effort + _FUNCTION * calls.total() <= cheap
         and all(is_reshape(block) or _goes_along_lines(block) for block in blocks)
     )

@@ -14,7 +14,7 @@ from babytriton.passes.blocks import of_shape, plain_blocks
 from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
-_LITTLE = 1 << 14  # numbers that a kernel reads in less time than it takes to launch one
+_NEAREST = 4  # of the kernels before that read as little, so many are looked at
 
 
 def functions(mod: IRModule) -> list[str]:
@@ -72,8 +72,14 @@ class Unit:
         return any(map(is_box, self.blocks))
 
 
-def units_of(mod: IRModule, block: relax.DataflowBlock) -> list[Unit]:
-    """The units of a block, in an order in which they can run."""
+def units_of(mod: IRModule, block: relax.DataflowBlock, little: int = 0) -> list[Unit]:
+    """The units of a block, in an order in which they can run.
+
+    Args:
+        mod: the program.
+        block: of one of its functions.
+        little: how many numbers a kernel may read to go side by side with any that reads as many.
+    """
     parts: list[list[relax.Binding]] = []
     home: dict[relax.Var, int] = {}  # the unit that binds a variable
     for binding in block.bindings:
@@ -87,7 +93,8 @@ def units_of(mod: IRModule, block: relax.DataflowBlock) -> list[Unit]:
         home[binding.var] = source
 
     names: dict[ir.Var, tirx.Var] = {}
-    readers: dict[relax.Var | int, list[int]] = {}  # of a tensor, or of so few numbers
+    readers: dict[relax.Var, list[int]] = {}
+    of_little: dict[int, list[int]] = {}  # by how many numbers they read
     units: list[Unit] = []
     last: set[int] = set()  # the call before, of those whose order is the program's
     for bindings in parts:
@@ -99,14 +106,17 @@ def units_of(mod: IRModule, block: relax.DataflowBlock) -> list[Unit]:
             before |= last
             last = {len(units)}
         needs = frozenset(before.union(*(units[n].needs for n in before)))
-        largest: list[relax.Var | int] = [*_largest(bindings)]
-        if largest and elements(largest[0]) <= _LITTLE:
-            largest.append(elements(largest[0]))
-        shares = frozenset(n for var in largest for n in readers.get(var, ()))
-        unit = Unit(tuple(bindings), needs, frozenset(direct), shares)
+        largest = _largest(bindings)
+        shares = {n for var in largest for n in readers.get(var, ())}
+        count = elements(largest[0]) if largest else 0
+        beside = of_little.setdefault(count, []) if 0 < count <= little else []
+        shares.update(beside[-_NEAREST:])
+        unit = Unit(tuple(bindings), needs, frozenset(direct), frozenset(shares))
         unit = replace(unit, blocks=_blocks(mod, unit, names))
-        for var in largest if unit.blocks else ():
-            readers.setdefault(var, []).append(len(units))
+        if unit.blocks:
+            beside.append(len(units))
+            for var in largest:
+                readers.setdefault(var, []).append(len(units))
         units.append(unit)
     return units
 
