@@ -7,7 +7,6 @@ from functools import cache, partial
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.target import Target
 
 from babytriton.passes.contractions import is_product
 from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
@@ -16,6 +15,7 @@ from babytriton.passes.cpu.rows_and_columns import RowsAndColumns as RowsAndColu
 from babytriton.passes.cpu.rowwise import SMALL
 from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
 from babytriton.passes.devices import PORTABLE
+from babytriton.passes.fits import Fits
 from babytriton.passes.fusion import Kind
 from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
 from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
@@ -26,7 +26,7 @@ from babytriton.passes.gpu.scan import Scan as ScanOnGpu
 from babytriton.passes.gpu.short_columns import ShortColumns as ShortColumnsOnGpu
 from babytriton.passes.inlining import inlined
 from babytriton.passes.partial_writes import ends_in_box
-from babytriton.passes.reshapes import folded, without_reshapes
+from babytriton.passes.reshapes import without_reshapes
 from babytriton.passes.rows import (
     are_of_rows,
     is_on_columns,
@@ -37,7 +37,6 @@ from babytriton.passes.rows import (
 )
 from babytriton.passes.rows_and_columns import rows_and_columns
 from babytriton.passes.scans import as_points, is_scan
-from babytriton.passes.scheduling import first_fit
 
 ROWS = {
     "cpu": (RowwiseOnCpu(), SMALL),
@@ -77,18 +76,18 @@ LITTLE = {"cpu": 0, "cuda": 1 << 14, **dict.fromkeys(PORTABLE, 1 << 14)}
 """How many numbers kernels of each kind of target read in less time than it takes to launch one."""
 
 
-def kinds_of(name: str, device: Target) -> tuple[Kind, ...]:
+def kinds_of(name: str, fits: Fits) -> tuple[Kind, ...]:
     """The kinds of work for a kind of target, those first that are looked for first.
 
     Args:
         name: of the kind of target.
-        device: the target itself.
+        fits: tells which rules take kernels there.
     """
     rows, small = ROWS[name]
     work = _Work(small)
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
-        return first_fit(folded(kernel), "fused", (rule,), device) is not None
+        return fits.rule_of(kernel, (rule,)) is not None
 
     def by(rule: ScheduleRule) -> Callable[[tirx.PrimFunc], bool]:
         return partial(accepts, rule)

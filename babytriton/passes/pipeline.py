@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
@@ -32,6 +33,7 @@ from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.roundings import define_zeros, rounded_products
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.cpu.work import tell_work
+from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
@@ -53,9 +55,9 @@ from babytriton.passes.needless_roundings import without_needless_roundings
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
-from babytriton.passes.reshapes import folded, kernels_folded, typed_by_calls
+from babytriton.passes.reshapes import kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
-from babytriton.passes.scheduling import RULE, first_fit, schedule
+from babytriton.passes.scheduling import schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
@@ -171,15 +173,12 @@ def fuse(
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
-    kinds = kinds_of(kind, device)
+    fits = Fits(device)
+    kinds = kinds_of(kind, fits)
     mod = fuse_kernels(mod, kinds, LITTLE[kind])
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds, LITTLE[kind])
-
-    def rule_of(kernel: tirx.PrimFunc) -> str | None:
-        found = first_fit(folded(kernel), "fused", rules_of(kind, target), device)
-        return None if found is None else str(found.attrs[RULE])
-
+    rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
     mod = recomputed(mod, rule_of, CHEAP[kind])
     mod = names.with_results(mod, returned)
     mod = names.named(results_as_arguments(mod, results))
