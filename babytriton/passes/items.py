@@ -64,10 +64,11 @@ def _may_fuse(value: relax.Expr, mod: IRModule) -> bool:
 
 
 def _changed(mod: IRModule, change: Callable[[relax.Function], relax.Function]) -> IRModule:
-    functions = {
-        var: change(func) if isinstance(func, relax.Function) else func
-        for var, func in mod.functions_items()
-    }
+    before = {var: f for var, f in mod.functions_items() if isinstance(f, relax.Function)}
+    after = {var: change(func) for var, func in before.items()}
+    if all(after[var] is func for var, func in before.items()):
+        return mod
+    functions = dict(mod.functions_items()) | after
     made = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
     return relax.transform.Normalize()(made)
 
@@ -75,15 +76,21 @@ def _changed(mod: IRModule, change: Callable[[relax.Function], relax.Function]) 
 def _with_values(
     func: relax.Function, change: Callable[[relax.VarBinding], relax.Expr | None]
 ) -> relax.Function:
-    """The function with other values of the variables for which there is one."""
+    """The function with other values of the variables for which there is one; or as it is."""
+    values = {
+        binding.var: value
+        for block in func.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding) and (value := change(binding)) is not None
+    }
+    if not values:
+        return func
     blocks = []
     for block in func.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            value = change(binding) if isinstance(binding, relax.VarBinding) else None
-            if value is not None:
-                binding = relax.VarBinding(binding.var, value, binding.span)
-            bindings.append(binding)
+        bindings = [
+            relax.VarBinding(x.var, values[x.var], x.span) if x.var in values else x
+            for x in block.bindings
+        ]
         blocks.append(type(block)(bindings))
     body = relax.SeqExpr(blocks, func.body.body)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)

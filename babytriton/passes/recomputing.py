@@ -24,7 +24,7 @@ from babytriton.passes.merging import with_groups
 from babytriton.passes.partial_writes import is_box, is_copy_of
 from babytriton.passes.reshapes import is_reshape
 from babytriton.passes.rows import spatial_axes, stores_points, without_unit_axes
-from babytriton.passes.units import Unit, blocks_of, functions, units_of
+from babytriton.passes.units import Unit, blocks_of, functions, is_kernel, units_of
 
 _FUNCTION = 64  # nodes of expressions that take as long as a function of math, about
 
@@ -67,7 +67,7 @@ class _Tensor:
     source: int
     place: int
     readers: tuple[int, ...]
-    gain: float
+    gain: int
 
 
 class _Recomputing:
@@ -88,14 +88,11 @@ class _Recomputing:
     def of_block(self, mod: IRModule, name: str, number: int) -> IRModule:
         """The program with what is as well computed again in a block of a function."""
         while True:
-            block = mod[name].body.blocks[number]
-            if not isinstance(block, relax.DataflowBlock):
-                return mod
-            units = units_of(mod, block)
-            found = self._apart(list(_Block(mod, units, self._cheap).tensors()), units)
+            block = _Block.of(mod, name, number)
+            found = self._apart(list(block.tensors(self._cheap)), block.units)
             if not found:
                 return mod
-            mod = self._without(mod, name, number, units, found)
+            mod = self._without(block, found)
 
     def _apart(self, tensors: Sequence[_Tensor], units: Sequence[Unit]) -> list[_Tensor]:
         """Those to begin with: no kernel is to compute what another one reads no longer."""
@@ -111,28 +108,22 @@ class _Recomputing:
                 found.append(tensor)
         return found
 
-    def _without(
-        self,
-        mod: IRModule,
-        name: str,
-        number: int,
-        units: Sequence[Unit],
-        tensors: Sequence[_Tensor],
-    ) -> IRModule:
-        """The program without as many of these tensors as there are schedules for."""
+    def _without(self, block: _Block, tensors: Sequence[_Tensor]) -> IRModule:
+        """The program without as many of these tensors of a block as there are schedules for."""
+        units = block.units
         while tensors:
-            made, kernels = _Change(mod, name, number, units, tensors).made()
+            made, kernels = _Change(block, tensors).made()
             bad = {
                 n
                 for n, kernel in kernels.items()
-                if self._rule_of(made[kernel]) != self._rule_of(mod[units[n].kernel])
+                if self._rule_of(made[kernel]) != self._rule_of(block.mod[units[n].kernel])
             }
             if not bad:
                 return made
             refused = [x for x in tensors if bad & {x.source, *x.readers}]
             self._refused.update(_named(x, units) for x in refused)
             tensors = [x for x in tensors if x not in refused]
-        return mod
+        return block.mod
 
 
 def _named(tensor: _Tensor, units: Sequence[Unit]) -> tuple[str, ...]:
@@ -140,21 +131,37 @@ def _named(tensor: _Tensor, units: Sequence[Unit]) -> tuple[str, ...]:
     return (tensor.var.name, *kernels)
 
 
+@dataclass(frozen=True)
 class _Block:
-    """What the kernels of a block read and write.
+    """A block of a program.
 
-    Args:
+    Attributes:
         mod: the program.
-        units: of the block.
-        cheap: how much may be computed again for a number.
+        name: of the function.
+        number: of the block in it.
+        units: of the block; none where it has calls whose order is not open.
     """
 
-    def __init__(self, mod: IRModule, units: Sequence[Unit], cheap: int) -> None:
-        self._mod, self._units, self._cheap = mod, units, cheap
+    mod: IRModule
+    name: str
+    number: int
+    units: Sequence[Unit]
 
-    def tensors(self) -> Iterator[_Tensor]:
-        """Those that are better computed where they are read."""
-        for source, unit in enumerate(self._units):
+    @classmethod
+    def of(cls, mod: IRModule, name: str, number: int) -> _Block:
+        """A block as it is in a program."""
+        block = mod[name].body.blocks[number]
+        is_open = isinstance(block, relax.DataflowBlock)
+        is_more = sum(map(is_kernel, block.bindings)) > 1  # of which one may read another's results
+        return cls(mod, name, number, units_of(mod, block) if is_open and is_more else [])
+
+    def tensors(self, cheap: int) -> Iterator[_Tensor]:
+        """Those that are better computed where they are read.
+
+        Args:
+            cheap: how much may be computed again for a number.
+        """
+        for source, unit in enumerate(self.units):
             if not unit.blocks or unit.is_end or self._is_read_as_tuple(source):
                 continue
             for place, var in enumerate(unit.results):
@@ -162,7 +169,7 @@ class _Block:
                     continue
                 readers = [n for n in self._readers.get(var, ()) if n != source]
                 if readers and all(self._can_compute(n, var) for n in readers):
-                    gain = self._gain(source, place, var, readers)
+                    gain = self._gain(source, place, var, readers, cheap)
                     if gain is not None and gain > 0:
                         yield _Tensor(var, source, place, tuple(readers), gain)
 
@@ -170,14 +177,14 @@ class _Block:
     def _readers(self) -> dict[relax.Var, list[int]]:
         """The numbers of the units that read each tensor."""
         found: dict[relax.Var, list[int]] = {}
-        for n, unit in enumerate(self._units):
+        for n, unit in enumerate(self.units):
             for var in {var for binding in unit.bindings for var in read_by(binding)}:
                 found.setdefault(var, []).append(n)
         return found
 
     def _is_read_as_tuple(self, number: int) -> bool:
         """Whether others than the parts of its own results are taken of what a unit gives."""
-        unit = self._units[number]
+        unit = self.units[number]
         var = unit.bindings[0].var
         return len(unit.bindings) > 1 and self._readers.get(var, []) != [number]
 
@@ -186,10 +193,10 @@ class _Block:
 
         And that does not write to a part of it, for which the tensor must be in memory.
         """
-        unit = self._units[number]
+        unit = self.units[number]
         if not unit.blocks:
             return False
-        func = self._mod[unit.kernel]
+        func = self.mod[unit.kernel]
         own = [param for param, x in zip(func.params, unit.arguments) if x.same_as(var)]
         readers = [
             block
@@ -203,50 +210,39 @@ class _Block:
         )
 
     def _gain(
-        self, source: int, place: int, var: relax.Var, readers: Sequence[int]
-    ) -> float | None:
+        self, source: int, place: int, var: relax.Var, readers: Sequence[int], cheap: int
+    ) -> int | None:
         """How many bytes less are read and written if readers compute a tensor.
 
         None if that is not cheap.
         """
-        unit = self._units[source]
-        func, places = of_results(self._mod[unit.kernel], [place], len(unit.results))
-        if not _is_cheap(func, self._cheap):
+        unit = self.units[source]
+        func, places = of_results(self.mod[unit.kernel], [place], len(unit.results))
+        if not _is_cheap(func, cheap):
             return None
-        read = _read(func)
-        needed = {
-            unit.arguments[n]: read[param] * _width(param) for n, param in zip(places, func.params)
-        }
-        gain = _bytes(var) * (1 + len(readers))
+        needed: Counter[relax.Expr] = Counter()
+        for n, (param, count) in zip(places, _read(func).items()):
+            needed[unit.arguments[n]] += count * _width(param)
+        gain = elements(var) * _width(var) * (1 + len(readers))
         if len(unit.results) == 1:
-            gain += sum(needed.values())
+            gain += needed.total()
         for n in readers:
-            known = set(self._units[n].arguments)
+            known = set(self.units[n].arguments)
             gain -= sum(size for x, size in needed.items() if x not in known)
         return gain
 
 
 class _Change:
-    """A program some of whose tensors are computed where they are read.
+    """A block some of whose tensors are computed where they are read.
 
     Args:
-        mod: the program.
-        name: of the function.
-        number: of the block in it.
-        units: of the block.
+        block: the block.
         tensors: which.
     """
 
-    def __init__(
-        self,
-        mod: IRModule,
-        name: str,
-        number: int,
-        units: Sequence[Unit],
-        tensors: Sequence[_Tensor],
-    ) -> None:
-        self._mod, self._name, self._number, self._units = mod, name, number, units
-        self._functions = dict(mod.functions_items())
+    def __init__(self, block: _Block, tensors: Sequence[_Tensor]) -> None:
+        self._block, self._mod, self._units = block, block.mod, block.units
+        self._functions = dict(block.mod.functions_items())
         self._parts: dict[tuple[int, tuple[int, ...]], tuple[ir.GlobalVar, list[int]]] = {}
         self._of_source: dict[int, list[_Tensor]] = {}
         self._of_reader: dict[int, dict[int, list[_Tensor]]] = {}
@@ -318,10 +314,10 @@ class _Change:
         kernels: dict[int, ir.GlobalVar],
     ) -> tuple[IRModule, dict[int, ir.GlobalVar]]:
         """The program of the bindings, in which kernels have merged with what they compute."""
-        var = self._mod.get_global_var(self._name)
+        var = self._mod.get_global_var(self._block.name)
         func = self._mod[var]
         blocks = list(func.body.blocks)
-        blocks[self._number] = block = relax.DataflowBlock(bindings)
+        blocks[self._block.number] = block = relax.DataflowBlock(bindings)
         body = relax.SeqExpr(blocks, func.body.body)
         self._functions[var] = relax.Function(
             func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span
@@ -330,7 +326,7 @@ class _Change:
         units = units_of(mod, block)
         home = {x.var: n for n, unit in enumerate(units) for x in unit.bindings}
         groups = [sorted({home[x] for x in variables}) for variables in together.values()]
-        found, merged = with_groups(mod, var, self._number, units, groups)
+        found, merged = with_groups(mod, var, self._block.number, units, groups)
         left = {n: found.get_global_var(kernel.name_hint) for n, kernel in kernels.items()}
         return found, left | dict(zip(together, merged))
 
@@ -411,10 +407,6 @@ def _points(block: s_tir.SBlock) -> int:
     return math.prod(about(it.dom.extent) for it in block.iter_vars)
 
 
-def _width(buffer: tirx.Var) -> float:
+def _width(tensor: ir.Var) -> int:
     """The bytes of a number."""
-    return int(DataType(buffer.ty.dtype).bits) / 8
-
-
-def _bytes(var: relax.Var) -> float:
-    return elements(var) * _width(var)
+    return -(-int(DataType(tensor.ty.dtype).bits) // 8)

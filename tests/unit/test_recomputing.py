@@ -203,6 +203,19 @@ def test_functions_are_computed_twice_on_gpus_alone() -> None:
     assert passed(fn.lower(x).compile())
 
 
+def doubled(x):
+    y = x * 2
+    return y.flatten().cumsum(0), y.reshape(8, 512).transpose(0, 1).contiguous() + 1
+
+
+def test_arithmetic_is_computed_twice_on_the_cpu_as_well() -> None:
+    x = drawn(64, 64)
+    fn = bt.jit("cpu")(doubled)
+    for ours, theirs in zip(fn(x), doubled(x)):
+        assert torch.equal(ours, theirs)
+    assert x.shape not in passed(fn.lower(x).compile())
+
+
 @needs_gpu
 @pytest.mark.parametrize(
     ("fn", "shapes"),
