@@ -411,7 +411,7 @@ class OtherProcessor(CallDiagnostic):
     code = "BT214"
     title = "`{function}` is compiled for {arch}, which is not run on this processor"
     label = "that has no {missing}"
-    hint = 'compile for "cpu" to call it; the source is there without'
+    hint = 'compile for "cpu" to call it; its source can be read here as well'
     exception = RuntimeError
     function: str
     arch: str
