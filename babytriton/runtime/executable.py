@@ -140,15 +140,21 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
         # much of the code to compile.
         config={"tirx.disable_assert": True},
     )
+    # Those that TVM has for GPUs would fuse kernels that are scheduled already.
+    program = relax.get_pipeline("default")
+
+    def code(*options: str) -> Any:
+        device = tvm_target(target, options)
+        return tvm.compile(mod, target=device, relax_pipeline=program, tir_pipeline=lowering)
+
     with context, on_torchs_threads():
         try:
-            return _loaded(tvm.compile(mod, target=tvm_target(target), tir_pipeline=lowering))
+            return _loaded(code())
         except InternalError as error:
             if "LLVM module verification failed" not in str(error):
                 raise
             # Its vectorizer of straight-line code makes invalid code of some kernels.
-            careful = tvm_target(target, (WITHOUT_SLP,))
-            return _loaded(tvm.compile(mod, target=careful, tir_pipeline=lowering))
+            return _loaded(code(WITHOUT_SLP))
 
 
 def _loaded(built: Any) -> Any:

@@ -383,6 +383,19 @@ def test_little_kernels_of_other_tensors_side_by_side(shape: tuple[int, int]) ->
     check(little_of_each, x, y)
 
 
+def test_kernels_that_are_scheduled_are_not_fused_again() -> None:
+    def put(x, i, s):
+        return torch.scatter(x, 0, i, s)
+
+    args = torch.tensor(1.0), torch.tensor(0), torch.tensor(2.0)
+    scheduled = bt.jit(target=gpu.TARGET)(put).lower(*args).schedule()
+    program = scheduled.compile()
+    functions = scheduled.mod.functions_items()
+    kernels = {var.name_hint for var, func in functions if isinstance(func, tirx.PrimFunc)}
+    assert set(re.findall(r"__global__ .*?(\w+_kernel)", program.source())) == kernels
+    assert gpu.call(program, args) == torch.tensor(2.0)
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000, 1003, 5000])
 def test_elementwise_of_any_size(size: int) -> None:
     def several(x, y, z):
