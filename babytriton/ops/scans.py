@@ -24,7 +24,10 @@ Expr = Any
 State = tuple[Expr, ...]
 
 SCAN = "babytriton.scan"
-"""Marks a block that is a running sum or product: "add" or "mul", and the dimension."""
+"""Marks a block that is a running sum or product.
+
+As "add" or "mul", the dimension, and whether it walks from the last element to the first.
+"""
 
 
 # Elements of a walk that may be shared, and how many walks keep a GPU busy.
@@ -66,7 +69,7 @@ def scan(
     """
     inputs = [x] if beside is None else [x, beside]
     dtypes = [str(source.ty.dtype) for source in inputs]
-    mark = {} if operator is None else {SCAN: [operator, dim]}
+    mark = {} if operator is None else {SCAN: [operator, dim, int(backwards)]}
     function = _scan_function(name, dtypes, shape, dim, start, step, results, backwards, mark)
     types = [TensorType(tuple(shape), dtype) for dtype, _ in results]
     found = site.kernel(name, function, inputs, *types)

@@ -23,7 +23,7 @@ from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, elements, is_tenso
 from babytriton.passes.blocks import nodes
 from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
-from babytriton.passes.names import RESULTS, result_name
+from babytriton.passes.names import RESULTS, has_name, result_name
 
 _CHEAP = 2
 """FuseOps' number for functions that read given elements of their inputs, and for simpler ones."""
@@ -106,6 +106,7 @@ def split(
     taken = program.with_sizes([*params, *saved], lasts)
     extra = [var for var in saved if not any(var.same_as(x) for x in firsts)]
     names = program.names(extra)
+    again = names | program.names_of_results(outputs[:results], saved)
     ends = [*firsts, *extra, *program.effects]
     early = program.before(ends, ())
     chosen = [
@@ -121,7 +122,7 @@ def split(
         program.half(parameters, [*outputs[:results], *extra], (), program.effects, names, results),
         tuple(chosen),
         program.half(
-            taken, outputs[results:], saved, (), names, len(outputs) - results, backward_of(entry)
+            taken, outputs[results:], saved, (), again, len(outputs) - results, backward_of(entry)
         ),
         tuple(numbers[var] if var in numbers else places[var] for var in taken),
         frozenset(i for i, var in enumerate(program.function.params) if var in used),
@@ -220,6 +221,14 @@ class _Program:
                 found[var] = next(x for x in itertools.chain([name], numbered) if x not in taken)
                 taken.add(found[var])
         return found
+
+    def names_of_results(
+        self, results: Sequence[relax.Expr], saved: Collection[relax.Var]
+    ) -> dict[relax.Var, str]:
+        """The function's name for results that are saved and have none."""
+        found = {x: n for n, x in enumerate(results) if x in saved and not has_name(x)}
+        several = len(found) > 1
+        return {x: f"{self._entry}_{n}" if several else self._entry for x, n in found.items()}
 
     def half(
         self,

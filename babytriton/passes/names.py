@@ -46,11 +46,13 @@ class _Use:
 
     Attributes:
         function: the function that calls it.
+        arguments: what it is given.
         results: what the user calls each tensor that it writes, if it does.
         places: which of the function's results each is, if it is one.
     """
 
     function: str
+    arguments: tuple[relax.Expr, ...]
     results: tuple[str | None, ...]
     places: tuple[int | None, ...]
 
@@ -71,7 +73,10 @@ def named(mod: IRModule) -> IRModule:
     uses: dict[ir.GlobalVar, _Use] = {}
     for kernel, use in _uses(mod):
         uses.setdefault(kernel, use)
-    functions = {var: _with_results(func, uses.get(var)) for var, func in mod.functions_items()}
+    functions = {
+        var: _with_results(_with_arguments(func, uses.get(var)), uses.get(var))
+        for var, func in mod.functions_items()
+    }
     functions |= _with_operands(mod, functions)
     if not all(name.isascii() for name in _names(IRModule(functions))):
         functions = {
@@ -164,10 +169,15 @@ def of_operators(change: tvm.transform.Pass) -> tvm.transform.Pass:
     return tvm.transform.module_pass(run, opt_level=0, name="babytriton.NameAfterOperators")
 
 
+def has_name(var: relax.Var) -> bool:
+    """Whether a tensor has a name that is not Relax's."""
+    return _GIVEN.fullmatch(var.name) is None
+
+
 def result_name(binding: relax.Binding, mod: IRModule) -> str | None:
     """What a tensor is called that the user has no name for; None if it has one, or is a part."""
     call = binding.value
-    if not _GIVEN.fullmatch(binding.var.name) or not isinstance(call, relax.Call):
+    if has_name(binding.var) or not isinstance(call, relax.Call):
         return None
     if call.op == CALL_TIR:
         return str(mod[call.args[0]].params[-1].name)
@@ -299,7 +309,8 @@ def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
                 next((n for n, x in enumerate(returned) if x.same_as(part)), None)
                 for part in written
             )
-            yield call.args[0], _Use(var.name_hint, results, places)
+            arguments = tuple(call.args[1].fields)
+            yield call.args[0], _Use(var.name_hint, arguments, results, places)
 
 
 def _returned(result: relax.Expr | None) -> Iterator[relax.Expr]:
@@ -362,6 +373,13 @@ def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar
     return found
 
 
+def _with_arguments(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
+    """A kernel of ours whose parameters are called what the user calls what it is given."""
+    if use is None or is_users(func):
+        return func
+    return named_after(func, use.arguments)
+
+
 def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
     """A kernel whose results are called what the user calls them."""
     if use is None or not isinstance(func.params[-1].ty, tirx.BufferType):
@@ -417,14 +435,19 @@ def _of_result(use: _Use, place: int) -> str:
 
 def named_after(func: tirx.PrimFunc, arguments: Sequence[ir.Expr]) -> tirx.PrimFunc:
     """A kernel whose parameters are called what the user calls the tensors that it is given."""
-    taken = {param.name for param in func.params}
+    given = dict(zip(func.params, arguments))
+    taken: set[str] = set()
     renamed = {}
-    for param, argument in zip(func.params, arguments):
+    for param, argument in given.items():
         name = _ascii(getattr(argument, "name", ""))
-        is_users = bool(name) and not _GIVEN.fullmatch(name) and name not in taken
-        if is_users and isinstance(param.ty, tirx.BufferType):
+        is_tensor = isinstance(param.ty, tirx.BufferType)
+        if name and not _GIVEN.fullmatch(name) and name not in taken and is_tensor:
             taken.add(name)
             renamed[param] = ir.Var(name, param.ty)
+    for param in func.params:  # Those whose names are others' now.
+        if param not in renamed and param.name in taken:
+            ending = "in" if param in given else "out"
+            renamed[param] = ir.Var(f"{param.name}_{ending}", param.ty)
     return _with_vars(func, renamed) if renamed else func
 
 

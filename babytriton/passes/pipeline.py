@@ -57,6 +57,7 @@ from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
 from babytriton.passes.reshapes import kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
+from babytriton.passes.reversed_scans import scans_from_the_end
 from babytriton.passes.scheduling import schedule
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
@@ -71,6 +72,7 @@ def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
 LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
+    _pass(scans_from_the_end),
     relax.transform.DeadCodeElimination(),
     lines.kept_by(names.of_operators(relax.transform.LegalizeOps(LEGALIZATIONS))),
 )

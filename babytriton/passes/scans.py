@@ -31,6 +31,7 @@ class RowScan:
         rows: how many there are: a number, or what a call computes of sizes that it tells.
         length: of each, likewise.
         dim: the dimension of the rows.
+        backwards: whether it begins with the last element of each.
         block: that computes it.
     """
 
@@ -41,6 +42,7 @@ class RowScan:
     rows: int | ir.Expr
     length: int | ir.Expr
     dim: int
+    backwards: bool
     block: s_tir.SBlock
 
     @classmethod
@@ -48,7 +50,8 @@ class RowScan:
         """What a block computes; None if it is something else."""
         if not is_scan(block):
             return None
-        kind, dim = str(block.annotations[SCAN][0]), int(block.annotations[SCAN][1])
+        kind, dim, backwards = block.annotations[SCAN]
+        dim = int(dim)
         loads = nodes(block.body, ir.TensorLoad)
         stores = nodes(block.body, tirx.BufferStore)
         own = set(block.alloc_buffers)
@@ -58,10 +61,11 @@ class RowScan:
         extents = [int(n) if isinstance(n, tirx.IntImm) else n for n in source.shape]
         if not extents or any(extent != 1 for extent in extents[dim + 1 :]):
             return None
-        combine, neutral = _COMBINES[kind]
+        combine, neutral = _COMBINES[str(kind)]
         start = tirx.const(neutral, so_far.ty.dtype)
         rows = reduce(operator.mul, extents[:dim], 1)
-        return cls(source, result, combine, start, rows, extents[dim], dim, block)
+        length, from_the_end = extents[dim], bool(backwards)
+        return cls(source, result, combine, start, rows, length, dim, from_the_end, block)
 
     def points(self) -> list[s_tir.SBlock]:
         """Blocks over all of its points: what it adds up there, and what it stores.
@@ -71,7 +75,7 @@ class RowScan:
         place = tirx.Var("v_element", "int64")
         (store,) = [x for x in nodes(self.block.body, tirx.BufferStore) if self._is_result(x)]
         walk = next(x for x in nodes(self.block.body, tirx.For))
-        index = [self._at(n, walk.loop_var, place) for n in store.indices]
+        index = [place if n == self.dim else x for n, x in enumerate(store.indices)]
         axes = [axis for axis in self.block.iter_vars if any(axis.var.same_as(n) for n in index)]
         whole = ir.Range.from_min_extent(walk.min, walk.extent)
         axes.insert(self.dim, tirx.IterVar(whole, place, tirx.IterVar.DataPar))
@@ -86,10 +90,6 @@ class RowScan:
 
     def _is_result(self, store: tirx.BufferStore) -> bool:
         return bool(store.buffer.same_as(self.result))
-
-    @staticmethod
-    def _at(index: ir.Expr, before: tirx.Var, place: tirx.Var) -> ir.Expr:
-        return place if index.same_as(before) else index
 
 
 def _block(

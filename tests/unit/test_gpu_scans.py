@@ -40,7 +40,12 @@ def decays(x):
     return (torch.exp(-F.softplus(x) * 1e-4).cumprod(-1).log(),)
 
 
-FUNCTIONS = (between, positions, nucleus, decays)
+def returns(x):
+    """What is left to come, from each step on."""
+    return (torch.tanh((x * 0.5).flip(-1).cumsum(-1).flip(-1) / 8) + x,)
+
+
+FUNCTIONS = (between, positions, nucleus, decays, returns)
 SHAPES = ((4, 1000), (40, 1024), (3, 33), (2, 70000), (700, 50), (2, 3, 40), (4096,))
 
 

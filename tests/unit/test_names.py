@@ -111,6 +111,39 @@ def test_what_has_no_name_has_that_of_its_operator() -> None:
     assert not re.search(r"\b[gl]v\d*\b|T_\w+|_red\b|compute", both)
 
 
+def test_operators_by_themselves_call_what_they_read_as_the_user_does() -> None:
+    def put(x, out, indices):
+        return out.scatter(-1, indices, x)
+
+    def running(values):
+        return values.cumsum(-1)
+
+    x, indices = torch.randn(8, 30), torch.zeros(8, 30, dtype=torch.int64)
+    target = bt.Target("cuda", arch="sm_80")
+    source = bt.jit(target)(put).lower(x, x.clone(), indices).compile().source()
+    for name in ("x", "out"):
+        assert f"const float* __restrict__ {name}," in source
+    assert "const int64_t* __restrict__ indices" in source
+    source = bt.jit(target)(running).lower(x).compile().source()
+    assert "const float* __restrict__ values, float* __restrict__ running" in source
+
+
+def test_results_that_the_way_back_reads_have_the_name_of_the_function() -> None:
+    def activation(x):
+        return torch.exp(x)
+
+    def activations(x, y):
+        return torch.exp(x), torch.exp(y)
+
+    target = bt.Target("cuda", arch="sm_80")
+    x, y = torch.randn(64, requires_grad=True), torch.randn(64, requires_grad=True)
+    source = bt.jit(target)(activation).lower(x).compile().backward.source()
+    assert "const float* __restrict__ activation," in source
+    source = bt.jit(target)(activations).lower(x, y).compile().backward.source()
+    assert "const float* __restrict__ activations_0," in source
+    assert "const float* __restrict__ activations_1," in source
+
+
 def test_kernels_stand_in_the_order_of_their_calls() -> None:
     def loss(x, t):
         return F.cross_entropy(x, t)

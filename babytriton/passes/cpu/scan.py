@@ -96,12 +96,13 @@ def _one_by_one(
     dtype, loops = scan.start.ty.dtype, []
     for n, row in enumerate(rows):
         place, own = tirx.Var("place", "int64"), [_index(n)]
-        value = tirx.BufferLoad(scan.source, _at(scan, scan.source, row, first + place))
+        at = _index(scan.length - 1) - first - place if scan.backwards else first + place
+        value = tirx.BufferLoad(scan.source, _at(scan, scan.source, row, at))
         total = scan.combine(tirx.BufferLoad(so_far, own), tirx.Cast(dtype, value))
         found = tirx.Cast(scan.result.ty.dtype, tirx.BufferLoad(so_far, own))
         steps = [
             tirx.BufferStore(so_far, total, own),
-            tirx.BufferStore(scan.result, found, _at(scan, scan.result, row, first + place)),
+            tirx.BufferStore(scan.result, found, _at(scan, scan.result, row, at)),
         ]
         loops.append(_loop(place, count, steps, tirx.ForKind.UNROLLED))
     return loops
@@ -115,6 +116,8 @@ def _together(
     Squares of numbers turn over for that, and back.
     """
     size, bound, zero = len(rows), Values("walk"), [_index(0)]
+    first = _index(scan.length - PART) - first if scan.backwards else first
+    turn = -1 if scan.backwards else 1
     steps = [
         step
         for place in range(0, PART, size)
@@ -124,9 +127,10 @@ def _together(
     ]
     total = bound(tirx.BufferLoad(so_far, zero))
     found = []
-    for step in steps:
+    for step in steps[::turn]:
         total = bound(scan.combine(total, tirx.Cast(f"{scan.start.ty.dtype}x{size}", step)))
         found.append(bound(tirx.Cast(f"{scan.result.ty.dtype}x{size}", total)))
+    found = found[::turn]
     squares = [turned_over(found[n : n + size], bound) for n in range(0, PART, size)]
     stores = [tirx.BufferStore(so_far, total, zero)]
     for n, row in enumerate(rows):

@@ -118,6 +118,7 @@ class ScanWriter:
         width: elements of a vector.
         threads: of a piece.
         pieces: of each row.
+        backwards: whether a row begins with its last element.
     """
 
     program: Program
@@ -126,6 +127,7 @@ class ScanWriter:
     width: int
     threads: int
     pieces: Extent
+    backwards: bool
 
     @classmethod
     def of(cls, scan: RowScan, program: Program, place: int) -> ScanWriter:
@@ -146,7 +148,7 @@ class ScanWriter:
             most = tirx.floordiv(as_expr(length), number(threads * width * STEPS))
             wanted = tirx.floordiv(number(BLOCKS), tirx.Max(as_expr(rows), number(1)))
             count = pieces(wanted, most)
-        return cls(program, place, reduction, width, threads, count)
+        return cls(program, place, reduction, width, threads, count, scan.backwards)
 
     def __post_init__(self) -> None:
         self.dtype = self.reduction.dtype
@@ -201,10 +203,18 @@ class ScanWriter:
     def _first(self, piece: ir.Expr, step: ir.Expr, lane: ir.Expr) -> tuple[ir.Expr, Statements]:
         """The number in the row of a vector's first element, and what gives it its name."""
         turn = (piece * as_expr(self._steps) + step) * number(self.threads) + lane
-        return named("element", turn * number(self.width), self.length)
+        place = turn * number(self.width)
+        if self.backwards:
+            place = as_expr(self.length) - number(self.width) - place
+        return named("element", place, self.length)
 
     def _is_there(self, first: ir.Expr) -> ir.Expr | None:
-        return below(first, self.length, self._whole)
+        is_below = below(first, self.length, self._whole)
+        return number(0) <= first if is_below is not None and self.backwards else is_below
+
+    def _lane(self, n: ir.Expr | int) -> ir.Expr:
+        """The place in a vector of the number that the walk takes as its n-th."""
+        return number(self.width - 1) - n if self.backwards else as_expr(n)
 
     def _writer(self, program: Program, row: ir.Expr, is_row: ir.Expr | None = None) -> Writer:
         writer = Writer(program, self.width, self.width)
@@ -310,8 +320,8 @@ class ScanWriter:
             return tirx.BufferStore(buffer, value, [number(0)])
 
         def follow(n: ir.Expr) -> Statements:
-            own = [tirx.BufferLoad(values, [i]) for i in (n, n + 1)]
-            return [tirx.BufferStore(values, combine(*own), [n + 1])]
+            own = [tirx.BufferLoad(values, [self._lane(i)]) for i in (n, n + 1)]
+            return [tirx.BufferStore(values, combine(*own), [self._lane(n + 1)])]
 
         def double(n: ir.Expr) -> Statements:
             apart = number(1) << n
@@ -337,7 +347,7 @@ class ScanWriter:
             first, named_first = self._first(piece, n, lane)
             body = [*named_first, *self._loaded(writer, first, before_it)]
             body += each("lane", self.width - 1, follow) if self.width > 1 else []
-            body += [put(total, tirx.BufferLoad(values, [number(self.width - 1)]))]
+            body += [put(total, tirx.BufferLoad(values, [self._lane(self.width - 1)]))]
             body += each("doubling", WARP.bit_length() - 1, double)
             if warps > 1:
                 left = tirx.BufferStore(of_warps, only(total), [warp])
