@@ -13,6 +13,9 @@ from tvm.tirx import For, ForKind, PrimFunc
 _WRITES = 2
 """The bit of an access pointer's mask that says it is written through."""
 
+_WALK = tvm_ffi.get_global_func("ffi.StructuralWalk")
+_PARTS_FIRST = int(tvm_ffi.WalkOrder.POSTORDER)
+
 _OPAQUE = 8
 """FuseOps' number for functions that fuse with nothing."""
 
@@ -193,8 +196,12 @@ def with_buffers(func: PrimFunc, scalars: Mapping[ir.Var, ir.Var]) -> PrimFunc:
     return PrimFunc(params, body, func.ret_type, func.attrs)
 
 
-def nodes(root: Any, kind: type) -> list[Any]:
-    """Every node of a kind in an expression or statement."""
+def nodes(root: Any, kind: Any) -> list[Any]:
+    """Every node of a kind in an expression or statement, its parts before itself.
+
+    As :func:`tvm_ffi.structural_walk` finds them, which looks longer at what it is asked than at
+    most expressions.
+    """
     found: list[Any] = []
-    tvm_ffi.structural_walk(root, [(kind, found.append)])
+    _WALK(root, [(kind.__tvm_ffi_type_info__.type_index, found.append)], [], _PARTS_FIRST)
     return found

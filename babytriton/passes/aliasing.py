@@ -10,7 +10,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.scheduling import RULE
 from babytriton.passes.statements import has_addresses, is_number
 

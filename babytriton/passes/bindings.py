@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.relax.expr import _update_type
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 
 CALL_TIR = ir.Op.get("relax.call_tir")
 """The call of a kernel whose results are new tensors."""

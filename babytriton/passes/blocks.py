@@ -16,6 +16,9 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.schedules import schedule_of
+
 # A value that is read more than once is computed again at each read while that adds at most so
 # many expression nodes; beyond, chains such as `y = y * y + y` would double at every step.
 CHEAP = 64
@@ -36,7 +39,7 @@ def open_kernel(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] 
 @lru_cache(maxsize=1)  # Each rule opens the kernel that the one before it has left.
 def _opened(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] | None:
     # Failed moves are expected here, and rendering each into a message is slow.
-    sch = s_tir.Schedule(func, error_render_level="none")
+    sch = schedule_of(func)
     infos = normalize_prim_func(sch)
     if not infos:
         return None
@@ -187,13 +190,6 @@ def of_shape(
         None,
         type.allocated_addr,
     )
-
-
-def nodes(root: Any, kind: type) -> list[Any]:
-    """Every node of `kind` in an expression or statement."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(root, [(kind, found.append)], order="post")
-    return found
 
 
 def uses(expr: ir.Expr, var: tirx.Var) -> bool:

@@ -8,8 +8,8 @@ from tvm.ir import GlobalVar, IRModule
 from tvm.relax.expr import _update_type
 from tvm.relax.utils import copy_with_new_vars
 
+from babytriton.ops.primfunc import nodes
 from babytriton.ops.regions import WAY_BACK
-from babytriton.passes.blocks import nodes
 
 
 def effective(mod: IRModule) -> set[GlobalVar]:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from tvm import IRModule, ir, relax, s_tir, tirx
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by, replaced
-from babytriton.passes.blocks import nodes, plain_blocks
+from babytriton.passes.blocks import plain_blocks
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.scheduling import is_scheduled
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import IRModule, ir, s_tir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.names import users_name
 

@@ -19,8 +19,8 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 from tvm.relax.utils import copy_with_new_vars
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, elements, is_tensor, read_by
-from babytriton.passes.blocks import nodes
 from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
 from babytriton.passes.names import RESULTS, has_name, result_name

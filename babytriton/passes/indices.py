@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import IRModule, ir, sym, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.statements import is_number
 

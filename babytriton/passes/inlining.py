@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from babytriton.passes.blocks import element, nodes
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import element
 from babytriton.passes.rows import stores_points
 
 _MOST = 8  # nodes of an expression that is put elsewhere, such as a part, or its opposite

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import ir, relax, te, tirx, topi
 from tvm.relax import BlockBuilder
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 
 
 def _reshape(builder: BlockBuilder, call: ir.Call) -> relax.Expr:

@@ -18,6 +18,7 @@ from tvm import ir, relax, s_tir, te, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import (
     CALL_IN_PLACE,
     CALL_PACKED,
@@ -27,8 +28,9 @@ from babytriton.passes.bindings import (
     replaced,
     with_arguments,
 )
-from babytriton.passes.blocks import nodes, of_shape, with_types
+from babytriton.passes.blocks import of_shape, with_types
 from babytriton.passes.scans import is_scan
+from babytriton.passes.schedules import schedule_of
 from babytriton.passes.statements import has_addresses
 from babytriton.types import MemoryFormat
 
@@ -268,7 +270,7 @@ def _from_memory(
     # What a running sum is marked with are axes of the tensor, not of its memory.
     if any(block.match_buffers or is_scan(block) for block in nodes(func.body, s_tir.SBlock)):
         return None
-    sch = s_tir.Schedule(func, error_render_level="none")
+    sch = schedule_of(func)
     order = sorted(range(len(axes)), key=axes.__getitem__)
     try:
         for block in sch.get_child_blocks(sch.get_sblock("root")):

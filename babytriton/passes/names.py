@@ -13,9 +13,8 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 from tvm.relax.expr import _update_type
 
-from babytriton.ops.primfunc import is_users
+from babytriton.ops.primfunc import is_users, nodes
 from babytriton.passes.bindings import CALL_TIR, add_kernel
-from babytriton.passes.blocks import nodes
 from babytriton.passes.launch_names import END, of_launch
 
 # Names that Relax gives to what the user has none for.

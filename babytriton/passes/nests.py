@@ -10,12 +10,12 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import (
     inline_cheap,
     is_output,
     loads,
     loop_of,
-    nodes,
     same_extents,
     uses,
     written,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR, add_kernel
-from babytriton.passes.blocks import element, in_loops, nodes, of_shape, plain_blocks, same_extents
+from babytriton.passes.blocks import element, in_loops, of_shape, plain_blocks, same_extents
 from babytriton.passes.reshapes import without_reshapes
 from babytriton.passes.rows import (
     is_reduction,

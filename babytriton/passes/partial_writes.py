@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from babytriton.ops.layout import BOX
+from babytriton.ops.primfunc import nodes
 from babytriton.ops.scattering import COPY
-from babytriton.passes.blocks import element, nodes, only_block
+from babytriton.passes.blocks import element, only_block
 from babytriton.passes.intrinsics import function_name
 
 

@@ -18,8 +18,9 @@ from tvm import DataType, ir, relax, s_tir, sym, tirx
 from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import about, add_kernel, elements, read_by, with_arguments
-from babytriton.passes.blocks import nodes, of_results, parameters, plain_blocks, uses
+from babytriton.passes.blocks import of_results, parameters, plain_blocks, uses
 from babytriton.passes.merging import with_groups
 from babytriton.passes.partial_writes import is_box, is_copy_of
 from babytriton.passes.reshapes import is_reshape

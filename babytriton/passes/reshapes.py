@@ -17,8 +17,9 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, sym, tirx
 from tvm.relax.expr import _update_type
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_TIR
-from babytriton.passes.blocks import element, in_loops, nodes, of_shape, only_block
+from babytriton.passes.blocks import element, in_loops, of_shape, only_block
 from babytriton.passes.scheduling import is_scheduled
 
 _RESHAPE = "T_reshape"

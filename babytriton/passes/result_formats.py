@@ -15,15 +15,9 @@ from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR, read_by
-from babytriton.passes.blocks import (
-    is_output,
-    is_pointwise,
-    nodes,
-    open_kernel,
-    same_extents,
-    uses,
-)
+from babytriton.passes.blocks import is_output, is_pointwise, open_kernel, same_extents, uses
 from babytriton.types import MemoryFormat
 
 _RESULTS = "babytriton.memory_formats"

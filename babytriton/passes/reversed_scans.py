@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 
+from babytriton.ops.primfunc import nodes
 from babytriton.ops.scans import SCAN
 from babytriton.passes.bindings import CALL_TIR, add_kernel, read_by
-from babytriton.passes.blocks import nodes
 from babytriton.passes.scans import is_scan
 from babytriton.passes.statements import with_parts
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_one, nodes, same_extents, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import is_one, same_extents, uses
 from babytriton.passes.statements import is_number
 
 Extents = list[int | tirx.Expr]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
-from babytriton.passes.blocks import element, nodes, same_extents, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import element, same_extents, uses
 from babytriton.passes.rows import (
     LINE,
     Extents,

@@ -10,8 +10,9 @@ from functools import reduce
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from babytriton.ops.primfunc import nodes
 from babytriton.ops.scans import SCAN
-from babytriton.passes.blocks import element, nodes, plain_blocks
+from babytriton.passes.blocks import element, plain_blocks
 
 SCANNED = "scanned"
 """The name of the block that a running sum is of, where it is written as what it does to points."""

@@ -18,8 +18,9 @@ from tvm import ir, relax, s_tir, sym, tirx
 from tvm.ir import IRModule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR
-from babytriton.passes.blocks import nodes, open_kernel
+from babytriton.passes.blocks import open_kernel
 from babytriton.passes.pipeline import LEGALIZE
 from babytriton.targets import Target, tvm_target
 

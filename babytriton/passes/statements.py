@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name
 
 Indices = tuple[ir.Expr, ...]

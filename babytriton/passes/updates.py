@@ -16,9 +16,9 @@ from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.aliasing import reads_before_it_writes
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_PACKED, CALL_TIR, read_by
-from babytriton.passes.blocks import nodes
 from babytriton.passes.names import named_after
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
 from babytriton.plan import Updates

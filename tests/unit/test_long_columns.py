@@ -6,7 +6,7 @@ import pytest
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.cpu.columns import in_blocks
 
 ROWS, COLUMNS = 1000, 24

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tvm import ir, tirx
 
 import babytriton as bt
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.test_gpu_programs import check, compiled, rules, traffic

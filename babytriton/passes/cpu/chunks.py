@@ -11,7 +11,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL
 from babytriton.passes.cpu.lanes import vectorizes
 from babytriton.passes.intrinsics import dtype_of, function_name

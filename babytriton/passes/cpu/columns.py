@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.cpu.lanes import STEPS
 from babytriton.passes.statements import Effects, at_step, is_number, sequence, statements
 

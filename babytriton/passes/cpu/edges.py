@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.statements import (
     at_step,
     conjuncts,

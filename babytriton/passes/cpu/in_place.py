@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import moves_by_one
 from babytriton.passes.intrinsics import function_name

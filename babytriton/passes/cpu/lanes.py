@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.cpu.caches import LINE_BYTES
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import offset

@@ -14,7 +14,8 @@ import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.ops.axes import LONG_SUM
-from babytriton.passes.blocks import nodes, parameters, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import parameters, uses
 from babytriton.passes.cpu.caches import is_too_large
 from babytriton.passes.cpu.chunks import in_chunks
 from babytriton.passes.cpu.columns import in_blocks

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.statements import Effects, at_step, sequence, statements, with_parts
 
 # How many numbers the centre is the mean of, and of how many at least the variance is.

@@ -12,7 +12,8 @@ from itertools import pairwise
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 

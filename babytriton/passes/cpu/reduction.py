@@ -10,13 +10,13 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.ops.axes import pieces
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import (
     inline_cheap,
     is_at_least,
     is_one,
     is_pointwise,
     loop_of,
-    nodes,
     open_kernel,
     uses,
 )

@@ -14,7 +14,8 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, tirx
 
-from babytriton.passes.blocks import nodes, parameters
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import parameters
 from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import sequence
 

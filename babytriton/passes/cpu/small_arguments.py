@@ -13,7 +13,7 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.statements import (
     Effects,

@@ -11,7 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.passes.blocks import nodes, parameters
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import parameters
 from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, is_too_large
 from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one

@@ -8,7 +8,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.cpu.lanes import adds_up
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_one, loop_of, nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import is_one, loop_of, uses
 from babytriton.passes.contractions import Contraction
 from babytriton.passes.cpu.caches import element_bytes
 from babytriton.passes.cpu.costs import Costs

@@ -10,7 +10,8 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.cpu.caches import LINE
 from babytriton.passes.cpu.lanes import moves_by_one
 from babytriton.passes.statements import at_step, conjuncts, sequence, statements, with_parts

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import codegen
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL
 from babytriton.passes.cpu.formulas.steps import Steps
 from babytriton.passes.cpu.small_arguments import small_first

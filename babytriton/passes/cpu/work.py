@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, sym, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.statements import at_step, statements
 
 _DTYPE = "int64"

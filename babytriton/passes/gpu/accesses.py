@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.gpu.extents import Axis, product
 from babytriton.passes.gpu.writing import number
 from babytriton.passes.intrinsics import function_name

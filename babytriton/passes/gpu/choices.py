@@ -7,7 +7,8 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.extents import Axis
 from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writing import number

@@ -11,6 +11,7 @@ from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
 from babytriton.passes.gpu.elementwise import spread
 from babytriton.passes.gpu.threads import bind_flat, bind_one, launches_itself
 from babytriton.passes.nests import pointwise_nests
+from babytriton.passes.schedules import schedule_of
 
 
 class Fallback(ScheduleRule):
@@ -49,7 +50,7 @@ def thread_each_point(sch: s_tir.Schedule, info: SBlockInfo, target: Target) -> 
 
 def serial(func: tirx.PrimFunc) -> s_tir.Schedule | None:
     """The whole function as it stands, on one thread; None if it has no blocks at all."""
-    sch = s_tir.Schedule(func, error_render_level="none")
+    sch = schedule_of(func)
     root = sch.get_sblock(func.body.block.name_hint)
     bound: list[tirx.Var] = []
     for block in sch.get_child_blocks(root):

@@ -7,8 +7,8 @@ import re
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import in_order_of_calls
-from babytriton.passes.blocks import nodes
 from babytriton.passes.launch_names import of_launch
 from babytriton.plan import KernelLaunch
 

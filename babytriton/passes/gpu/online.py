@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.ops.numerics import from_order_key, order_key
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.program import Block, Program, inlined, is_load_of, reads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.launch_names import launcher_of
 
 _END = "_ptr"

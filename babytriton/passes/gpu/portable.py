@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from tvm import IRModule, ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import (
     dtype_of,
     function_name,

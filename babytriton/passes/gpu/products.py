@@ -10,15 +10,8 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import (
-    is_one,
-    is_output,
-    is_pointwise,
-    nodes,
-    same_extents,
-    uses,
-    written,
-)
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import is_one, is_output, is_pointwise, same_extents, uses, written
 from babytriton.passes.contractions import factors
 from babytriton.passes.gpu.extents import Axis
 from babytriton.passes.gpu.writing import VECTOR, item_bytes, number

@@ -12,7 +12,8 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
-from babytriton.passes.blocks import is_one, is_output, nodes, same_extents, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import is_one, is_output, same_extents, uses
 from babytriton.passes.forms import is_own_place
 from babytriton.passes.gpu.accesses import Access, is_inside, is_of_lanes, loads_made, with_names
 from babytriton.passes.gpu.extents import Axis, Extent, position, product

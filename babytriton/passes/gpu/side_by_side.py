@@ -11,7 +11,8 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writing import number
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.gpu.accesses import Access
 from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.pairs import Pair

@@ -6,7 +6,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 
 # Threads of a block where a kernel needs none in particular: eight warps fill any GPU.
 THREADS = 256

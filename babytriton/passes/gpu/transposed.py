@@ -9,7 +9,8 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, nodes, open_kernel
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.accesses import loads_made
 from babytriton.passes.gpu.extents import Axis, Extent, parts, product, split
 from babytriton.passes.gpu.program import Program

@@ -16,8 +16,8 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm_ffi import StructuralKey
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes import forms
-from babytriton.passes.blocks import nodes
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
 from babytriton.passes.statements import sequence
 

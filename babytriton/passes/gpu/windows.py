@@ -12,11 +12,11 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import (
     inline_cheap,
     is_one,
     is_pointwise,
-    nodes,
     open_kernel,
     results,
     same_extents,

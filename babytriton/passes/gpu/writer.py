@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from babytriton.passes.blocks import nodes, uses
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
 from babytriton.passes.gpu.choices import choice
 from babytriton.passes.gpu.extents import split

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, tirx
 
-from babytriton.passes.blocks import nodes
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
 from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts

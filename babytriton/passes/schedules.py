@@ -1,0 +1,22 @@
+"""TVM's schedules, which here do not look at the types of what their primitives are given."""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+
+
+class _Schedule(s_tir.Schedule):
+    """As TVM's own, whose primitives look at each argument of each call by its annotation.
+
+    That is a tenth of what a kernel takes to compile; and the type checker has looked already.
+    """
+
+
+for _name, _member in vars(s_tir.Schedule).items():
+    if hasattr(_member, "__wrapped__"):
+        setattr(_Schedule, _name, _member.__wrapped__)
+
+
+def schedule_of(func: tirx.PrimFunc) -> s_tir.Schedule:
+    """A schedule of a kernel, whose errors do not come with the kernel's text."""
+    return _Schedule(func, error_render_level="none")
