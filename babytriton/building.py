@@ -38,7 +38,7 @@ _FUNCTIONS = "// Functions that the kernels call\n\n"
 # Stands in TVM's preamble, and hardly in a user's.
 _MARK = "#include <cuda.h>"
 
-_SHARED = re.compile(r"__shared__ alignas\(\d+\) ([\w ]+) \w+\[(\d+)\];")
+_SHARED = re.compile(r"__shared__ alignas\(\d+\) ([\w ]*?[a-z_\d]+?)([234]?) \w+\[(\d+)\];")
 _BYTES = {
     **dict.fromkeys(("double", "int64_t", "uint64_t"), 8),
     **dict.fromkeys(("half", "nv_bfloat16", "short", "ushort", "unsigned short"), 2),
@@ -191,7 +191,10 @@ def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch,
 
 
 def _shared(kernel: str) -> int:
-    return sum(int(count) * _BYTES.get(kind, 4) for kind, count in _SHARED.findall(kernel))
+    return sum(
+        _BYTES.get(kind, 4) * int(width or 1) * int(count)
+        for kind, width, count in _SHARED.findall(kernel)
+    )
 
 
 def _comments(mod: IRModule) -> dict[str, list[str]]:

@@ -58,7 +58,10 @@ def _relu6(x: Any) -> Any:
 
 
 def _leaky_relu(x: Any, negative_slope: float) -> Any:
-    return tirx.Select(x > like(x, 0), x, x * like(x, negative_slope))
+    slope = like(x, negative_slope)
+    # TVM takes 0 * x for 0, whatever x is.
+    slope = slope if negative_slope else numerics.hidden(slope)
+    return tirx.Select(x > like(x, 0), x, x * slope)
 
 
 def _elu(x: Any, alpha: float, scale: float = 1, input_scale: float = 1) -> Any:

@@ -35,13 +35,15 @@ def _add(site: Site, input: Any, other: Any, *, alpha: Any = 1) -> Any:
         return relaxed(site, relax.op.logical_or, input, other) if alpha else site.expr(input)
     if _is_one(alpha):
         return _arithmetic(site, "add", relax.op.add, operator.add, input, other)
-    return elementwise(site, "add", lambda x, y, a: x + a * y, input, other, alpha)
+    scaled = _hidden_mul if _is_zero(alpha) else operator.mul
+    return elementwise(site, "add", lambda x, y, a: x + scaled(a, y), input, other, alpha)
 
 
 def _sub(site: Site, input: Any, other: Any, *, alpha: Any = 1) -> Any:
     if _is_one(alpha):
         return _arithmetic(site, "sub", relax.op.subtract, operator.sub, input, other)
-    return elementwise(site, "sub", lambda x, y, a: x - a * y, input, other, alpha)
+    scaled = _hidden_mul if _is_zero(alpha) else operator.mul
+    return elementwise(site, "sub", lambda x, y, a: x - scaled(a, y), input, other, alpha)
 
 
 def _rsub(site: Site, input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -272,15 +274,19 @@ def _lerp(site: Site, input: Any, end: Any, weight: Any) -> Any:
 
 
 def _addcmul(site: Site, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    scaled = _hidden_mul if _is_zero(value) else operator.mul
+
     def body(x: Any, a: Any, b: Any, v: Any) -> Any:
-        return x + v * a * b
+        return x + scaled(v, a) * b
 
     return elementwise(site, "addcmul", body, input, tensor1, tensor2, value)
 
 
 def _addcdiv(site: Site, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    scaled = _hidden_mul if _is_zero(value) else operator.mul
+
     def body(x: Any, a: Any, b: Any, v: Any) -> Any:
-        return x + v * a / b
+        return x + scaled(v, a) / b
 
     return elementwise(site, "addcdiv", body, input, tensor1, tensor2, value)
 
@@ -308,15 +314,10 @@ def _clamp_max(site: Site, input: Any, max: Any) -> Any:
 
 
 def _maximum(site: Site, input: Any, other: Any) -> Any:
-    fn = relax.op.logical_or if site.dtype == torch.bool else None
-    if fn is not None:
-        return relaxed(site, fn, input, other)
     return elementwise(site, "maximum", numerics.maximum, input, other)
 
 
 def _minimum(site: Site, input: Any, other: Any) -> Any:
-    if site.dtype == torch.bool:
-        return relaxed(site, relax.op.logical_and, input, other)
     return elementwise(site, "minimum", numerics.minimum, input, other)
 
 

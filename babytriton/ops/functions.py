@@ -33,10 +33,46 @@ def from_te(
     places = [next(i for i, other in enumerate(distinct) if other.same_as(x)) for x in inputs]
     found = fn(*(parameters[place] for place in places))
     outs = list(found) if isinstance(found, (list, tuple)) else [found]
-    function = te.create_prim_func([*parameters, *outs], "int64").without_attr("global_symbol")
+    made = te.create_prim_func([*parameters, *outs], "int64").without_attr("global_symbol")
+    function = _in_operators(made)
     if attrs:
         function = function.with_attrs(attrs)
     return function, distinct, [relax.TensorType(out.shape, out.dtype) for out in outs]
+
+
+_ARITHMETIC = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul, "div": tirx.Div}
+_OPERATOR = "babytriton.float."
+_CALL = ir.Op.get("tirx.call_pure_extern")
+
+
+def in_calls(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """An element whose arithmetic on floats is in calls, until a function is made of it.
+
+    TVM's simplifier, which runs then, takes floats for real numbers: of infinity, `x - x` is not 0,
+    and of NaN neither is `x * 0`.
+    """
+
+    def of(name: str) -> Callable[[Any], Any]:
+        def call(own: Any) -> Any:
+            dtype = str(own.ty.dtype)
+            is_float = dtype.startswith(("float", "bfloat"))
+            return tirx.call_pure_extern(dtype, _OPERATOR + name, own.a, own.b) if is_float else own
+
+        return call
+
+    return tvm_ffi.structural_map(value, [(kind, of(name)) for name, kind in _ARITHMETIC.items()])
+
+
+def _in_operators(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with its arithmetic as it is."""
+
+    def operator(call: ir.Call) -> Any:
+        if call.op != _CALL or not str(call.args[0].value).startswith(_OPERATOR):
+            return call
+        name, *operands = call.args
+        return _ARITHMETIC[str(name.value).removeprefix(_OPERATOR)](*operands)
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (ir.Call, operator)))
 
 
 def _parameter(expr: relax.Expr) -> Any:

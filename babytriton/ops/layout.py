@@ -148,6 +148,8 @@ class Layout:
     @property
     def is_injective(self) -> bool:
         """Whether no two elements lie in one place."""
+        if any(is_known(n == 0) for n in self.shape):
+            return True
         reach = 1
         for dim in reversed(self._by_stride()):
             if self.strides[dim] < reach:

@@ -93,6 +93,8 @@ def not_equal(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
 
 def maximum(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
     """The larger, NaN if either is; ``tirx.max`` drops a NaN in its first operand."""
+    if str(a.ty.dtype) == "bool":
+        return tirx.Or(a, b)
     if not is_float(a):
         return tirx.max(a, b)
     if _is_number(b):
@@ -102,6 +104,8 @@ def maximum(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
 
 def minimum(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
     """The smaller, NaN if either is."""
+    if str(a.ty.dtype) == "bool":
+        return tirx.And(a, b)
     if not is_float(a):
         return tirx.min(a, b)
     if _is_number(b):

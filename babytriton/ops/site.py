@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 from tvm.ir import Type
 
 from babytriton.ops import numerics
-from babytriton.ops.functions import INJECTIVE
+from babytriton.ops.functions import INJECTIVE, in_calls
 from babytriton.ops.meta import meta_of
 from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
@@ -159,7 +159,13 @@ def compute(
         name: of the computation.
         notes: what its block is annotated with, which the body may still add to.
     """
-    return te.compute(tuple(int64(n) for n in shape), body, name=name, attrs=notes)
+
+    def element(*index: tirx.Var) -> Any:
+        found = body(*index)
+        is_element = isinstance(found, ir.Expr) and not isinstance(found, tirx.Reduce)
+        return in_calls(found) if is_element else found
+
+    return te.compute(tuple(int64(n) for n in shape), element, name=name, attrs=notes)
 
 
 def relax_type(type: TensorType) -> Type:

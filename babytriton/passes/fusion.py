@@ -50,7 +50,8 @@ def fuse_kernels(mod: IRModule, kinds: Sequence[Kind], little: int = 0) -> IRMod
     known: dict[tuple[str, int], list[Unit]] = {}
     for kind in kinds:
         for name in functions(mod):
-            for number, block in enumerate(blocks_of(mod, name)):
+            for number in range(len(blocks_of(mod, name))):
+                block = blocks_of(mod, name)[number]  # as the fusion of others has left it
                 if not isinstance(block, relax.DataflowBlock):
                     continue
                 if (name, number) not in known:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tvm_ffi
 from tvm import s_tir, tirx
+
+_COPY = tvm_ffi.get_global_func("s_tir.schedule.ScheduleCopy")
 
 
 class _Schedule(s_tir.Schedule):
@@ -10,6 +13,11 @@ class _Schedule(s_tir.Schedule):
 
     That is a tenth of what a kernel takes to compile; and the type checker has looked already.
     """
+
+    def copy(self) -> _Schedule:
+        made = _Schedule.__new__(_Schedule)
+        made.__init_handle_by_constructor__(_COPY, self)
+        return made
 
 
 for _name, _member in vars(s_tir.Schedule).items():

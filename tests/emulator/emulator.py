@@ -178,6 +178,8 @@ def _flags() -> tuple[str, ...]:
     # Kernels reinterpret memory freely; a float operation must round where CUDA's does.
     flags = ["-O1", "-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off"]
     flags += ["-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-fwrapv"]
+    # A GPU refuses a vector that does not begin at a multiple of its size; so a trap does here.
+    flags += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
     flags.append("-fstack-clash-protection")  # a large frame must not step over the guard page
     if platform.machine() == "x86_64" and " f16c" in Path("/proc/cpuinfo").read_text():
         flags.append("-mf16c")  # else each conversion of a half calls a function

@@ -322,6 +322,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
 std::string describe_fault() {
   // A GPU gives some number; no program may rely on it, and the CPU traps.
   if (fault_signal == SIGFPE) return "integer division by zero";
+  if (fault_signal == SIGILL) return "misaligned address: not a multiple of the bytes of a vector";
   const char* address = static_cast<const char*>(fault_address);
   for (const Fiber* fiber : all_fibers)
     if (address >= fiber->stack && address < fiber->stack + page_size())
@@ -329,7 +330,8 @@ std::string describe_fault() {
   return "illegal memory access: " + describe_address(fault_address);
 }
 
-constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE};
+constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int kFaultCount = sizeof kFaults / sizeof *kFaults;
 
 // Takes the fault signals while kernels run: at other times they are Python's.
 class FaultHandlers {
@@ -344,15 +346,15 @@ class FaultHandlers {
     struct sigaction action{};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    for (int i = 0; i < 3; ++i) sigaction(kFaults[i], &action, &old_[i]);
+    for (int i = 0; i < kFaultCount; ++i) sigaction(kFaults[i], &action, &old_[i]);
   }
   ~FaultHandlers() {
-    for (int i = 0; i < 3; ++i) sigaction(kFaults[i], &old_[i], nullptr);
+    for (int i = 0; i < kFaultCount; ++i) sigaction(kFaults[i], &old_[i], nullptr);
     sigaltstack(&old_stack_, nullptr);
   }
 
  private:
-  struct sigaction old_[3];
+  struct sigaction old_[kFaultCount];
   stack_t old_stack_;
 };
 

@@ -126,6 +126,21 @@ def test_barrier_and_shared_memory(declare: str, order: Order) -> None:
     assert x.tolist() == list(range(255, -1, -1))
 
 
+@pytest.mark.parametrize("memory", ["x", "s"])
+def test_vectors_begin_at_multiples_of_their_size(memory: str) -> None:
+    def put(apart: int) -> Any:
+        body = f"""
+        __shared__ alignas(16) float s[64];
+        *(float4*)({memory} + {apart} * (threadIdx.x + 1)) = make_float4(1, 2, 3, 4);
+        x[threadIdx.x] += s[threadIdx.x];
+        """
+        return kernel("float* x", body)
+
+    put(4)(torch.zeros(64), block=(8, 1, 1))
+    with pytest.raises(EmulatorError, match="misaligned address"):
+        put(2)(torch.zeros(64), block=(8, 1, 1))
+
+
 def test_without_the_barrier_every_order_is_wrong() -> None:
     body = "__shared__ int s[64];" + REVERSE.format(n=63).replace("__syncthreads();", "")
     reverse = kernel("int* x", body)

@@ -745,3 +745,28 @@ def test_a_return_on_the_second_path() -> None:
         return a, 3
 
     check(f, *((x, 0.5) for (x,) in SIGNS), *((x, 5.0) for (x,) in SIGNS))
+
+
+def test_the_way_back_of_a_branch_after_a_loop_of_any_length() -> None:
+    """Its blocks are fused one after the other, and call what is left of the loop's function."""
+
+    def gated(x):
+        h = x[0] * 0
+        g = x[0] * 0
+        for row in x:
+            g = g * torch.sigmoid(row + h) + row
+            h = torch.tanh(g)
+        if g.mean() > 0:
+            y = g * 2
+        else:
+            y = g * 3
+        return y
+
+    fn = bt.jit("cpu", dynamic=True)(gated)
+    for rows in (5, 40):
+        generator = torch.Generator().manual_seed(rows)
+        x = torch.randn(rows, 7, generator=generator, dtype=torch.float64).requires_grad_()
+        ours, theirs = fn(x), gated(x)
+        torch.testing.assert_close(ours, theirs)
+        grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, theirs)]
+        torch.testing.assert_close(*grads)

@@ -403,3 +403,14 @@ def test_overloads_of_operators_write() -> None:
         torch.ops.aten.index_put_.default(x, [i], torch.ones(6))
 
     check(f, (X, torch.tensor([0, 2])))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0, 4), (0, 3, 4), (3, 4)])
+def test_a_part_of_what_has_no_elements(shape: tuple[int, ...]) -> None:
+    def doubled(x):
+        found = x.expand(2, *x.shape).clone()
+        found[..., 1:].mul_(2)
+        return found
+
+    x = torch.ones(shape)
+    assert torch.equal(bt.jit("cpu")(doubled)(x), doubled(x))

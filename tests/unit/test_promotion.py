@@ -142,3 +142,13 @@ def test_results_that_do_not_fit_their_target(fn: Callable[..., Any], args: Any)
         fn(*(x.clone() for x in args))
     with pytest.raises(bt.CompileError, match=r"(?s)BT003.*can't be cast"):
         bt.jit("cpu")(fn)(*args)
+
+
+def test_bools_are_clamped_by_bools() -> None:
+    def clamped(x, low):
+        return x.clamp(min=low), x.clamp(max=low), torch.maximum(x, low), torch.minimum(x, low)
+
+    x, low = (torch.tensor(row) for row in ([True, False, True, False], [True, True, False, False]))
+    for ours, theirs in zip(bt.jit("cpu")(clamped)(x, low), clamped(x, low)):
+        assert ours.dtype == torch.bool
+        assert torch.equal(ours, theirs)

@@ -13,8 +13,19 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import is_one, is_output, is_pointwise, same_extents, uses, written
 from babytriton.passes.contractions import factors
-from babytriton.passes.gpu.extents import Axis
-from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
+from babytriton.passes.gpu.extents import Axis, split
+from babytriton.passes.gpu.writer import Statements
+from babytriton.passes.gpu.writing import (
+    VECTOR,
+    Place,
+    copy_vector,
+    each,
+    item_bytes,
+    load,
+    local,
+    number,
+    store,
+)
 from babytriton.passes.nests import offset
 
 
@@ -23,14 +34,16 @@ class Operand:
     """One of the two.
 
     Attributes:
-        load: of a number.
+        number: what is multiplied, by the product's axes: a load, or what a block before it has.
+        name: of what holds the numbers.
         lines: the axes that the other operand has not, but the result.
         length: how many lines that are.
         is_along: whether lines go along the reduced axis in memory, and not across it.
-        width: elements that a thread may load at once.
+        width: elements that a thread may load at once; 0 where none lie beside each other.
     """
 
-    load: ir.TensorLoad
+    number: ir.Expr
+    name: str
     lines: tuple[Axis, ...]
     length: int
     is_along: bool
@@ -38,7 +51,7 @@ class Operand:
 
     @property
     def dtype(self) -> str:
-        return str(self.load.source.ty.dtype)
+        return str(self.number.ty.dtype)
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,8 @@ class Product:
         depth: the reduced axes, the last of which an operand lies along, if any does.
         left, right: the operands: the second has the last of the results' axes.
         sums: what holds the results.
+        sum: what a result becomes by a product.
+        factors: the loads that this multiplies, of the first operand and of the second.
     """
 
     points: tuple[Axis, ...]
@@ -59,25 +74,30 @@ class Product:
     left: Operand
     right: Operand
     sums: tirx.Var
+    sum: ir.Expr
+    factors: tuple[ir.TensorLoad, ir.TensorLoad]
 
     @classmethod
-    def of(cls, sch: s_tir.Schedule, info: SBlockInfo, dtypes: Sequence[str]) -> Product | None:
-        """What a block computes, if it is that, of numbers of such dtypes."""
+    def of(
+        cls, sch: s_tir.Schedule, info: SBlockInfo, before: Sequence[SBlockInfo] = ()
+    ) -> Product | None:
+        """What a block computes, if it is that.
+
+        Args:
+            sch: of the kernel.
+            info: the block.
+            before: those that compute operands, point by point.
+        """
         block = sch.get(info.block_rv)
-        loads = factors(block.body)
-        if loads is None or str(written(sch, info).ty.dtype) != "float32":
-            return None
-        if not all(isinstance(axis.dom, int) for axis in info.iters):
+        pair = factors(block.body)
+        if pair is None or not all(isinstance(axis.dom, int) for axis in info.iters):
             return None
         axes = [(it.var, int(axis.dom), axis.kind) for it, axis in zip(block.iter_vars, info.iters)]
         units = {var: number(0) for var, extent, _ in axes if extent == 1}
-        loads = tvm_ffi.structural_map(list(loads), (ir.Var, lambda var: units.get(var, var)))
+        added, *loads = (at_point(x, units) for x in (block.body.value, *pair))
         points = tuple((var, n) for var, n, kind in axes if kind == "S" and n > 1)
         reduced = [(var, n) for var, n, kind in axes if kind == "R" and n > 1]
-        dtype = str(loads[0].source.ty.dtype)
-        if not reduced or not points or dtype not in dtypes:
-            return None
-        if str(loads[1].source.ty.dtype) != dtype:
+        if not reduced or not points or any(nodes(list(x.indices), ir.TensorLoad) for x in loads):
             return None
         left, right = sorted(loads, key=lambda x: uses(x, points[-1][0]))
         own = [tuple(axis for axis in points if uses(x, axis[0])) for x in (left, right)]
@@ -85,11 +105,24 @@ class Product:
         lines = [tuple(axis for axis in part if axis not in batch) for part in own]
         if not all(lines) or len(own[0]) + len(own[1]) - len(batch) != len(points):
             return None
-        for depth in _orders(reduced):
-            first, second = (_operand(x, part, depth[-1]) for x, part in zip((left, right), lines))
-            if first is not None and second is not None:
-                return cls(points, batch, depth, first, second, written(sch, info))
-        return None
+        made = {written(sch, other): sch.get(other.block_rv) for other in before}
+        found = [
+            (depth, [_operand(x, part, depth[-1], made) for x, part in zip((left, right), lines)])
+            for depth in _orders(reduced)
+        ]
+        depth, (first, second) = max(found, key=lambda x: sum(each.width > 0 for each in x[1]))
+        sums = written(sch, info)
+        return cls(points, batch, depth, first, second, sums, added, (left, right))
+
+    def plus(self, total: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """What a sum so far becomes by the product of two numbers."""
+
+        def read(access: ir.TensorLoad) -> ir.Expr:
+            if access.source.same_as(self.sums):
+                return total
+            return left if tvm_ffi.structural_equal(access, self.factors[0]) else right
+
+        return tvm_ffi.structural_map(self.sum, (ir.TensorLoad, read))
 
 
 def _orders(axes: Sequence[Axis]) -> list[tuple[Axis, ...]]:
@@ -97,13 +130,28 @@ def _orders(axes: Sequence[Axis]) -> list[tuple[Axis, ...]]:
     return [(*(axis for axis in axes if axis is not last), last) for last in reversed(axes)]
 
 
-def _operand(load: ir.TensorLoad, lines: tuple[Axis, ...], depth: Axis) -> Operand | None:
-    """An operand, if its numbers lie beside each other along a reduced axis or an axis of lines."""
-    if nodes(list(load.indices), ir.TensorLoad) or nodes(list(load.indices), ir.Call):
-        return None
+def _operand(
+    load: ir.TensorLoad,
+    lines: tuple[Axis, ...],
+    depth: Axis,
+    made: Mapping[tirx.Var, s_tir.SBlock],
+) -> Operand:
+    """An operand.
+
+    Args:
+        load: of a number.
+        lines: its axes that are of the result.
+        depth: the last of the axes that are reduced.
+        made: the blocks that compute operands.
+    """
+    value, length = load, points_of(lines)
+    if load.source in made:
+        block = made[load.source]
+        value = at_point(block.body.value, dict(zip(block.body.indices, load.indices)))
     place = offset(load.source, list(load.indices))
+    orders = [] if nodes(place, ir.Call) else [(), *_orders(lines)]
     simplify = sym.Analyzer().simplify
-    for order in ((), *_orders(lines)):
+    for order in orders:
         var, extent = order[-1] if order else depth
         first = simplify(at_point(place, {var: number(0)}))
         if not tvm_ffi.structural_equal(simplify(place - first), var):
@@ -112,8 +160,9 @@ def _operand(load: ir.TensorLoad, lines: tuple[Axis, ...], depth: Axis) -> Opera
         found = sym.Analyzer().modular_set(first)
         while any(int(n) % width for n in (extent, found.coeff, found.base)):
             width //= 2
-        return Operand(load, order or lines, points_of(lines), not order, width)
-    return None
+        width = 1 if load.source in made else width
+        return Operand(value, load.source.name, order or lines, length, not order, width)
+    return Operand(value, load.source.name, lines, length, True, 0)
 
 
 def points_of(axes: Sequence[Axis]) -> int:
@@ -139,16 +188,92 @@ class Result:
     store: tirx.BufferStore
     is_kept: bool
 
-    def is_in_pairs(self, column: Axis) -> bool:
-        """Whether two numbers along an axis, from an even one on, are a vector in memory."""
+    def width(self, column: Axis, most: int) -> int:
+        """How many numbers along an axis are a vector in memory, from any multiple of these on."""
         var, extent = column
         place = offset(self.store.buffer, list(self.store.indices))
         simplify = sym.Analyzer().simplify
         first = simplify(at_point(place, {var: number(0)}))
-        if int(extent) % 2 or not tvm_ffi.structural_equal(simplify(place - first), var):
-            return False
+        if not tvm_ffi.structural_equal(simplify(place - first), var):
+            return 1
         found = sym.Analyzer().modular_set(first)
-        return int(found.coeff) % 2 == 0 and int(found.base) % 2 == 0
+        while any(int(n) % most for n in (extent, found.coeff, found.base)):
+            most //= 2
+        return most
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Stores what is computed of a product's sums, from registers.
+
+    Attributes:
+        product: of which the sums are.
+        results: what is computed, in order.
+        width: numbers of a row that are stored at once.
+    """
+
+    product: Product
+    results: Sequence[Result]
+    width: int
+
+    @classmethod
+    def of(cls, product: Product, results: Sequence[Result], most: int) -> Stores:
+        """In vectors of as many numbers as fit, and no more than so many."""
+        column = product.right.lines[-1]
+        return cls(product, results, min(x.width(column, most) for x in results if x.is_kept))
+
+    def of_row(self, at: Mapping[tirx.Var, ir.Expr], column: ir.Expr, sums: Place) -> Statements:
+        """The stores of some numbers of a row.
+
+        Args:
+            at: the axes that are not along the row.
+            column: of the first number.
+            sums: where the registers with the sums begin.
+        """
+        known = {self.product.sums: sums}
+        first = {**at, **split(column, self.product.right.lines)}
+        done: Statements = []
+        for result in self.results:
+            put = result.store
+            numbers = local(self.width, str(put.buffer.ty.dtype), f"{put.buffer.name}_vector")
+            done.append(tirx.AllocBuffer(numbers))
+            done += self._computed(put.value, numbers, at, column, known)
+            known[put.buffer] = numbers, number(0)
+            if result.is_kept:
+                place = at_point(offset(put.buffer, list(put.indices)), first)
+                done += copy_vector(self.width, (put.buffer, place), (numbers, number(0)))
+        return done
+
+    def _computed(
+        self,
+        value: ir.Expr,
+        to: tirx.Var,
+        at: Mapping[tirx.Var, ir.Expr],
+        column: ir.Expr,
+        known: Mapping[tirx.Var, Place],
+    ) -> Statements:
+        """The numbers of a result in a row, in registers.
+
+        Args:
+            value: of one.
+            to: the registers.
+            at: the axes that are not along the row.
+            column: of the first number.
+            known: where the sums and the results before are.
+        """
+
+        def one(n: ir.Expr) -> Statements:
+            def read(access: ir.TensorLoad) -> ir.Expr:
+                if access.source not in known:
+                    return access
+                buffer, first = known[access.source]
+                return load(buffer, first + n)
+
+            point = {**at, **split(column + n, self.product.right.lines)}
+            own = tvm_ffi.structural_map(value, (ir.TensorLoad, read))
+            return [store(to, at_point(own, point), n)]
+
+        return each("lane", self.width, one)
 
 
 def results_of(

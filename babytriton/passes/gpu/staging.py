@@ -94,14 +94,15 @@ class Staged:
             line, along = self._place(thread, n)
             line, along = first + line, step * number(self.depth) + along
             at = {**batch, **split(line, operand.lines), **split(along, axes)}
-            place = offset(operand.load.source, list(operand.load.indices))
+            source = operand.number.source
+            place = offset(source, list(operand.number.indices))
             place = sym.Analyzer().simplify(at_point(place, at))
             is_there = both(
                 line < number(operand.length) if operand.length % self._lines else None,
                 along < number(depth) if depth % self.depth else None,
             )
             own = n * number(width)
-            copied = copy_vector(width, (self._staged, own), (operand.load.source, place))
+            copied = copy_vector(width, (self._staged, own), (source, place))
             if is_there is None:
                 return copied
             zero = tirx.const(0.0, operand.dtype)

@@ -7,10 +7,9 @@ these, the next one is on its way into registers. Sums are in float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
@@ -20,7 +19,7 @@ from babytriton.ops.cuda_code import defined
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.contractions import has_few_rows
 from babytriton.passes.gpu.extents import split
-from babytriton.passes.gpu.products import Product, Result, at_point, points_of, results_of
+from babytriton.passes.gpu.products import Product, Result, Stores, points_of, results_of
 from babytriton.passes.gpu.staging import (
     BARRIER,
     COLUMNS,
@@ -35,21 +34,17 @@ from babytriton.passes.gpu.staging import (
 from babytriton.passes.gpu.writer import Statements
 from babytriton.passes.gpu.writing import (
     WARP,
-    Place,
     both,
-    copy_vector,
     each,
     guarded,
     item_bytes,
     kept_whole,
     launched,
-    load,
     local,
     number,
     store,
     written_out,
 )
-from babytriton.passes.nests import offset
 
 # Thread blocks that fill a GPU.
 BLOCKS = 108
@@ -108,13 +103,20 @@ class TensorCores(ScheduleRule):
         infos = inline_cheap(sch, infos, repeat_calls=True, keep_for=products)
         if not infos or not infos[0].is_reduction():
             return None
-        found = Product.of(sch, infos[0], self._dtypes)
-        if found is None:
+        found = Product.of(sch, infos[0])
+        if found is None or not self._multiplies(found):
             return None
         results = results_of(sch, found, infos)
         if results is None:
             return None
         return written_out(sch.mod["main"], [Writer(found, results).kernel()])
+
+    def _multiplies(self, product: Product) -> bool:
+        """Whether tensor cores do so with the operands of a product, and load them in vectors."""
+        operands = product.left, product.right
+        is_float = str(product.sums.ty.dtype) == "float32" and product.left.dtype in self._dtypes
+        same = product.left.dtype == product.right.dtype
+        return is_float and same and all(each.width for each in operands)
 
 
 class Writer:
@@ -126,7 +128,7 @@ class Writer:
     """
 
     def __init__(self, product: Product, results: Sequence[Result]) -> None:
-        self._product, self._results = product, results
+        self._product = product
         lengths = product.left.length, product.right.length
         self._batches = points_of(product.batch)
         is_large = LARGE.blocks(*lengths) * self._batches >= BLOCKS and min(lengths) > SMALL.rows
@@ -143,8 +145,7 @@ class Writer:
             local(self._down * 4, "uint32", "left_fragments"),
             local(self._across * 2, "uint32", "right_fragments"),
         )
-        pairs = all(x.is_in_pairs(product.right.lines[-1]) for x in results if x.is_kept)
-        self._width = 2 if pairs and product.right.lines[-1][1] % 2 == 0 else 1
+        self._stores = Stores.of(product, results, 2)
         self._multiply = defined(multiply(FORMATS[product.left.dtype], self._step), "multiply_add")
 
     def kernel(self) -> tirx.Stmt:
@@ -204,7 +205,7 @@ class Writer:
             *keep(number(0)),
             BARRIER,
             *each("step", steps, advance, tirx.ForKind.SERIAL),
-            *self._stores(thread, [a + b for a, b in zip(first, own)], batch),
+            *self._stored(thread, [a + b for a, b in zip(first, own)], batch),
         ]
 
     def _products(
@@ -237,7 +238,7 @@ class Writer:
             ),
         ]
 
-    def _stores(
+    def _stored(
         self, thread: ir.Expr, own: Sequence[ir.Expr], batch: dict[tirx.Var, ir.Expr]
     ) -> Statements:
         """What a lane stores: two numbers side by side, of two rows of an instruction's results."""
@@ -253,10 +254,10 @@ class Writer:
             ]
             total = (n * number(self._across) + m) * number(4) + lower * number(2) + side
             at = {**batch, **split(row, left.lines)}
-            return guarded(both(*tests), self._stored(at, column, total))
+            return guarded(both(*tests), self._stores.of_row(at, column, (self._sums, total)))
 
         def of_instruction(n: ir.Expr, m: ir.Expr) -> Statements:
-            sides = 2 // self._width
+            sides = 2 // self._stores.width
             return each(
                 "lower", 2, lambda lower: each("side", sides, lambda side: one(n, m, lower, side))
             )
@@ -266,58 +267,3 @@ class Writer:
             self._down,
             lambda n: each("across", self._across, lambda m: of_instruction(n, m)),
         )
-
-    def _stored(
-        self, at: Mapping[tirx.Var, ir.Expr], column: ir.Expr, total: ir.Expr
-    ) -> Statements:
-        """The stores of a lane's numbers in a row.
-
-        Args:
-            at: the axes that are not along the row.
-            column: of the first number.
-            total: which of the lane's sums that is.
-        """
-        known = {self._product.sums: (self._sums, total)}
-        first = {**at, **split(column, self._product.right.lines)}
-        done: Statements = []
-        for result in self._results:
-            put = result.store
-            numbers = local(self._width, str(put.buffer.ty.dtype), f"{put.buffer.name}_pair")
-            done.append(tirx.AllocBuffer(numbers))
-            done += self._computed(put.value, numbers, at, column, known)
-            known[put.buffer] = numbers, number(0)
-            if result.is_kept:
-                place = at_point(offset(put.buffer, list(put.indices)), first)
-                done += copy_vector(self._width, (put.buffer, place), (numbers, number(0)))
-        return done
-
-    def _computed(
-        self,
-        value: ir.Expr,
-        to: tirx.Var,
-        at: Mapping[tirx.Var, ir.Expr],
-        column: ir.Expr,
-        known: Mapping[tirx.Var, Place],
-    ) -> Statements:
-        """The numbers of a result in a row, in registers.
-
-        Args:
-            value: of one.
-            to: the registers.
-            at: the axes that are not along the row.
-            column: of the first number.
-            known: where the sums and the results before are.
-        """
-
-        def one(n: ir.Expr) -> Statements:
-            def read(access: ir.TensorLoad) -> ir.Expr:
-                if access.source not in known:
-                    return access
-                buffer, first = known[access.source]
-                return load(buffer, first + n)
-
-            point = {**at, **split(column + n, self._product.right.lines)}
-            own = tvm_ffi.structural_map(value, (ir.TensorLoad, read))
-            return [store(to, at_point(own, point), n)]
-
-        return each("lane", self._width, one)
