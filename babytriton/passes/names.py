@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 from tvm.relax.expr import _update_type
 
+from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import is_users, nodes
-from babytriton.passes.bindings import CALL_TIR, add_kernel
+from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel
 from babytriton.passes.launch_names import END, of_launch
 
 # Names that Relax gives to what the user has none for.
@@ -405,7 +406,10 @@ def _with_operands(
     names: dict[relax.Var, str] = {}
     found: dict[ir.GlobalVar, ir.BaseFunc] = {}
     for function in mod.functions.values():
-        for call, written in _kernels(function) if isinstance(function, relax.Function) else ():
+        if not isinstance(function, relax.Function):
+            continue
+        names |= _of_torch(function)
+        for call, written in _kernels(function):
             kernel = call.args[0]
             params = list(functions[kernel].params)
             given = dict(zip(params, call.args[1].fields))
@@ -423,6 +427,24 @@ def _with_operands(
             for var, param in zip(written, params[len(params) - len(written) :]):
                 if var is not None and not _GIVEN.fullmatch(param.name):
                     names[var] = str(param.name)
+    return found
+
+
+def _of_torch(function: relax.Function) -> dict[relax.Var, str]:
+    """What torch gives, called after the function that gives it."""
+    calls: dict[relax.Var, str] = {}
+    found: dict[relax.Var, str] = {}
+    for block in getattr(function.body, "blocks", ()):
+        for binding in block.bindings:
+            value: Any = getattr(binding, "value", None)
+            if isinstance(value, relax.Call) and value.op == CALL_PACKED:
+                callee, *operands = value.args
+                if callee.global_symbol == TORCH_CALL:
+                    calls[binding.var] = operands[0].name.removeprefix("torch_")
+            elif isinstance(value, relax.TupleGetItem) and value.tuple_value in calls:
+                several = len(value.tuple_value.ty.fields) > 1
+                name = calls[value.tuple_value]
+                found[binding.var] = f"{name}_{value.index}" if several else name
     return found
 
 

@@ -19,8 +19,7 @@ _TOKEN = re.compile(
     r")"
 )
 
-# How tightly operators bind, as C has it.
-_BINARY = {
+BINARY = {
     **dict.fromkeys(("*", "/", "%"), 10),
     **dict.fromkeys(("+", "-"), 9),
     **dict.fromkeys(("<<", ">>"), 8),
@@ -32,6 +31,8 @@ _BINARY = {
     "&&": 2,
     "||": 1,
 }
+"""How tightly operators bind, as C has it."""
+
 _COMPARISONS = (6, 7)
 _ARITHMETIC = ("*", "/", "%", "+", "-", "&", "^", "|")
 _CONDITIONAL, _UNARY, _POSTFIX = 0, 11, 12
@@ -66,7 +67,7 @@ class _Printed:
 
     Attributes:
         text: the whole.
-        binds: the operator's place in `_BINARY`, or above all of these.
+        binds: the operator's place in `BINARY`, or above all of these.
         parts: of two operands, the first, the operator and the other.
         type: of integers, if it is known to be one of these.
         narrow: of an int that is cast to 64 bits, the same without the cast.
@@ -187,9 +188,9 @@ class _Parser:
 
     def _binary(self, least: int) -> _Printed:
         left = self._unary()
-        while (operator := self._peek()) in _BINARY and _BINARY[operator] >= least:
+        while (operator := self._peek()) in BINARY and BINARY[operator] >= least:
             assert operator is not None
-            binds = _BINARY[operator]
+            binds = BINARY[operator]
             self.expect(operator)
             right = self._binary(binds + 1)
             left, right, type_ = _without_casts(left, operator, right)

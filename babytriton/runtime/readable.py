@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
+from babytriton.runtime.c_lines import within
 
 _KERNEL = re.compile(
     r'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\('
@@ -113,7 +114,8 @@ def _kernel(text: str) -> str:
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
     lines = [head + "{", *_with_short_loops(_without_moves(lines)), ""]
-    return _with_short_head(_with_constants("\n".join(lines)))
+    head, brace, body = _with_short_head(_with_constants("\n".join(lines))).partition(" {\n")
+    return head + brace + "\n".join(within(line, _WIDTH) for line in body.split("\n"))
 
 
 def _with_bools_together(text: str) -> str:
@@ -235,7 +237,7 @@ def _free(name: str, taken: Set[str], ending: str = "") -> str:
     return next(each for each in chain([name], others) if each not in taken)
 
 
-# Letters of a line, at most, as far as that is about parameters.
+# Letters of a line, at most, but where a statement has nothing to break it at.
 _WIDTH = 100
 
 _POINTER = re.compile(r"(\w[\w ]*)\* (?:__restrict__ )?(\w+)(?=[,)])")

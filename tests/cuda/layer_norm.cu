@@ -61,7 +61,9 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
     *(float4*)b_vector = *(const float4*)(b + step * 256 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      layer_norm_vector[lane] = (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row)) * squares_of_row * w_vector[lane] + b_vector[lane];
+      layer_norm_vector[lane] =
+          (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row)) * squares_of_row
+          * w_vector[lane] + b_vector[lane];
     }
     *(float4*)(layer_norm + block * 1024 + step * 256 + thread * 4) = *(float4*)layer_norm_vector;
   }

@@ -17,21 +17,27 @@ extern "C" __global__ void __launch_bounds__(256) rope_kernel(
   alignas(16) float cos_other_vector[4];
   if ((thread & 31) * 4 < 64) {
     *(float4*)x_vector = *(const float4*)(x + block * 1024 + thread * 4);
-    *(float4*)cos_vector = *(const float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
+    *(float4*)cos_vector =
+        *(const float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
     *(float4*)x_other_vector = *(const float4*)(x + block * 1024 + thread * 4 + 64);
-    *(float4*)sin_vector = *(const float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
+    *(float4*)sin_vector =
+        *(const float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      rope_vector[lane] = x_vector[lane] * cos_vector[lane] - x_other_vector[lane] * sin_vector[lane];
+      rope_vector[lane] = x_vector[lane] * cos_vector[lane]
+          - x_other_vector[lane] * sin_vector[lane];
     }
   } else {
     *(float4*)x_other_vector = *(const float4*)(x + block * 1024 + thread * 4 - 64);
-    *(float4*)sin_other_vector = *(const float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
+    *(float4*)sin_other_vector =
+        *(const float4*)(sin_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
     *(float4*)x_other_vector_1 = *(const float4*)(x + block * 1024 + thread * 4);
-    *(float4*)cos_other_vector = *(const float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
+    *(float4*)cos_other_vector =
+        *(const float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4 - 64);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
-      rope_vector[lane] = x_other_vector[lane] * sin_other_vector[lane] + x_other_vector_1[lane] * cos_other_vector[lane];
+      rope_vector[lane] = x_other_vector[lane] * sin_other_vector[lane]
+          + x_other_vector_1[lane] * cos_other_vector[lane];
     }
   }
   *(float4*)(rope + block * 1024 + thread * 4) = *(float4*)rope_vector;

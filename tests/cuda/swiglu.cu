@@ -11,7 +11,9 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
   *(uint4*)x_vector = *(const uint4*)(x + block * 2048 + thread * 8);
   #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
-    gate_vector[lane] = (half)((float)gate_vector[lane] / (1.0f + expf(-(float)gate_vector[lane]))) * x_vector[lane];
+    gate_vector[lane] =
+        (half)((float)gate_vector[lane] / (1.0f + expf(-(float)gate_vector[lane])))
+        * x_vector[lane];
   }
   *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)gate_vector;
 }

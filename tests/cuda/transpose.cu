@@ -11,14 +11,16 @@ extern "C" __global__ void __launch_bounds__(256) transpose_kernel(
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     if (block_y * 32 + thread < 70 && block * 32 + (step * 8 + thread_y) < 100) {
-      x_tile[step * 264 + thread_y * 33 + thread] = x[block * 2240 + step * 560 + thread_y * 70 + block_y * 32 + thread];
+      x_tile[step * 264 + thread_y * 33 + thread] =
+          x[block * 2240 + step * 560 + thread_y * 70 + block_y * 32 + thread];
     }
   }
   __syncthreads();
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     if (block_y * 32 + (step * 8 + thread_y) < 70 && block * 32 + thread < 100) {
-      transpose[block_y * 3200 + step * 800 + thread_y * 100 + block * 32 + thread] = x_tile[thread * 33 + step * 8 + thread_y];
+      transpose[block_y * 3200 + step * 800 + thread_y * 100 + block * 32 + thread] =
+          x_tile[thread * 33 + step * 8 + thread_y];
     }
   }
 }

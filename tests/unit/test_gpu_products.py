@@ -167,4 +167,4 @@ def test_the_text_is_short() -> None:
     compiled = check(product, *(numbers((64, 64), torch.float32),) * 2)
     lines = compiled.source().splitlines()
     assert len(lines) <= 60
-    assert max(map(len, lines)) <= 150
+    assert max(map(len, lines)) <= 100

@@ -128,6 +128,19 @@ def test_operators_by_themselves_call_what_they_read_as_the_user_does() -> None:
     assert "const float* __restrict__ values, float* __restrict__ running" in source
 
 
+def test_what_torch_gives_has_the_name_of_its_function() -> None:
+    def parts(x, w):
+        a, b = (x @ w).chunk(2, -1)
+        values, indices = torch.sort(x, -1)
+        return a * b.sigmoid(), values + indices
+
+    x, w = torch.randn(128, 256), torch.randn(256, 384)
+    source = bt.jit(bt.Target("cuda", arch="sm_80"))(parts).lower(x, w).compile().source()
+    for parameter in ("float* __restrict__ matmul", "float* __restrict__ values"):
+        assert parameter in source
+    assert not re.search(r"\b[gl]v\d*\b", source)
+
+
 def test_results_that_the_way_back_reads_have_the_name_of_the_function() -> None:
     def activation(x):
         return torch.exp(x)
