@@ -100,8 +100,12 @@ def _floor_divide(site: Site, input: Any, other: Any) -> Any:
         if _negates(other):
             return relax.op.negative(site.expr(input, site.dtype))
         other = _divisor(other)
-    divide = _not_by_constant(numerics.floor_divide, other)
-    return elementwise(site, "floor_divide", divide, input, other, rounded=_is_single(input))
+    divide, is_zero = _not_by_constant(numerics.floor_divide, other), _is_zero(input)
+
+    def body(x: Any, y: Any) -> Any:
+        return divide(numerics.hidden(x) if is_zero else x, y)
+
+    return elementwise(site, "floor_divide", body, input, other, rounded=_is_single(input))
 
 
 def _remainder(site: Site, input: Any, other: Any) -> Any:
@@ -264,10 +268,11 @@ def _sign(site: Site, input: Any) -> Any:
 
 def _lerp(site: Site, input: Any, end: Any, weight: Any) -> Any:
     """From the nearer end, so that both ends are exact."""
+    times = _hidden_mul if _is_zero(weight) or _is_one(weight) else operator.mul
 
     def body(a: Any, b: Any, w: Any) -> Any:
-        near = a + w * (b - a)
-        far = b - (b - a) * (numerics.like(w, 1) - w)
+        near = a + times(w, b - a)
+        far = b - times(b - a, numerics.like(w, 1) - w)
         return tirx.Select(tirx.abs(w) < numerics.like(w, 0.5), near, far)
 
     return elementwise(site, "lerp", body, input, end, weight)

@@ -163,7 +163,7 @@ def _search(
             S.func_attr({"tirx.noalias": True})
             ordered = S.arg("sequence", S.buffer([int64(n) for n in sequence], name))
             wanted = S.arg("values", S.buffer(extents, name))
-            out = S.arg("out", S.buffer(extents, dtype_of(result).name))
+            out = S.arg("searchsorted", S.buffer(extents, dtype_of(result).name))
             sizes = extents or [int64(1)]
             with S.grid(*sizes) as loops, S.sblock("searchsorted"):
                 loops = list(loops) if len(sizes) > 1 else [loops]

@@ -100,7 +100,10 @@ def _scan_function(
                 S.arg(name, S.buffer(extents, dtype)) for name, dtype in zip(("x", "y"), dtypes)
             ]
             outs = [
-                S.arg(f"out{i}", S.buffer(extents, dtype_of(result).name))
+                S.arg(
+                    name if len(results) == 1 else f"{name}_{i}",
+                    S.buffer(extents, dtype_of(result).name),
+                )
                 for i, (result, _) in enumerate(results)
             ]
             # A single row still needs a loop around its block: schedules hold on to it.

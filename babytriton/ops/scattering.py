@@ -118,7 +118,7 @@ def _written(
             ]
             base, *others = buffers
             picks = others[len(tensors) - 1 :]
-            out = S.arg("out", S.buffer([int64(n) for n in shape], name))
+            out = S.arg("scatter", S.buffer([int64(n) for n in shape], name))
             with _points(shape, COPY) as index:
                 S.buffer_store(out, base[tuple(index)], index)
             last = len(shape) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import is_users, nodes
+from babytriton.passes.ascii_names import ascii_of, free, in_ascii
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel
 from babytriton.passes.launch_names import END, of_launch
 
@@ -80,7 +80,7 @@ def named(mod: IRModule) -> IRModule:
     functions |= _with_operands(mod, functions)
     if not all(name.isascii() for name in _names(IRModule(functions))):
         functions = {
-            var: _in_ascii(func) if isinstance(func, tirx.PrimFunc) else func
+            var: in_ascii(func) if isinstance(func, tirx.PrimFunc) else func
             for var, func in functions.items()
         }
     renamed = _renamed(mod, uses)
@@ -276,25 +276,6 @@ def _names(mod: IRModule) -> Iterator[str]:
             yield from (buffer.name for buffer in (*func.params, *func.body.block.alloc_buffers))
 
 
-def _in_ascii(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A kernel with names that compilers for GPUs take."""
-    renamed: dict[ir.Var, ir.Var] = {}
-
-    def of_var(var: ir.Var) -> ir.Var:
-        if var.name.isascii():
-            return var
-        return renamed.setdefault(var, ir.Var(_ascii(var.name), var.ty))
-
-    return tvm_ffi.structural_map(func, (ir.Var, of_var))
-
-
-def _ascii(name: str) -> str:
-    """A name without what ASCII lacks; letters without their accents."""
-    plain = unicodedata.normalize("NFKD", name)
-    plain = "".join(c for c in plain if not unicodedata.combining(c))
-    return re.sub(r"[^\x00-\x7f]", "_", plain)
-
-
 def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
     """The calls of kernels, in the order of the program."""
     for var, func in mod.functions_items():
@@ -360,7 +341,7 @@ def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar
         name = use.function
         if len(ours) > 1 and use.result not in (None, name) and len(str(use.result)) <= _LONGEST:
             name = f"{name}_{use.result}"
-        name = _ascii(name)
+        name = ascii_of(name)
         if not name.strip("_"):
             name = "main"  # nothing is left of it
         unique, count = name, 1
@@ -389,7 +370,7 @@ def _with_results(func: ir.BaseFunc, use: _Use | None) -> ir.BaseFunc:
         for own, place in zip(use.results, use.places)
     ]
     first = len(func.params) - len(names)
-    taken = {param.name for param in func.params[:first]}
+    taken = {_plain(param) for param in func.params[:first]}
     renamed: dict[ir.Var, ir.Var] = {}
     for param, name in zip(func.params[first:], names):
         if name is not None:
@@ -413,21 +394,29 @@ def _with_operands(
             kernel = call.args[0]
             params = list(functions[kernel].params)
             given = dict(zip(params, call.args[1].fields))
-            taken = {param.name for param in params}
+            taken = {_plain(param) for param in params}
             renamed = {}
             for param, operand in given.items():
-                is_constant = isinstance(operand, ir.GenericConst)
-                name = "constant" if is_constant else names.get(operand)
-                nameless = _OF_CONSTANT if is_constant else _GIVEN
-                if name is not None and name not in taken and nameless.fullmatch(param.name):
-                    taken.add(name)
-                    renamed[param] = ir.Var(name, param.ty)
+                name = "constant" if isinstance(operand, ir.GenericConst) else names.get(operand)
+                if name is not None and _is_nameless(param, operand, functions[kernel]):
+                    unique = free(name, taken) if name in taken else name
+                    taken.add(unique)
+                    renamed[param] = ir.Var(unique, param.ty)
             if renamed and kernel not in found:
                 found[kernel] = _with_vars(functions[kernel], renamed)
             for var, param in zip(written, params[len(params) - len(written) :]):
                 if var is not None and not _GIVEN.fullmatch(param.name):
                     names[var] = str(param.name)
     return found
+
+
+def _is_nameless(param: tirx.Var, operand: relax.Expr, kernel: ir.BaseFunc) -> bool:
+    """Whether what a kernel calls a tensor that it reads says nothing about that one."""
+    if isinstance(operand, ir.GenericConst):
+        return _OF_CONSTANT.fullmatch(param.name) is not None
+    if _GIVEN.fullmatch(param.name):
+        return True
+    return not is_users(kernel) and isinstance(operand, relax.Var) and not has_name(operand)
 
 
 def _of_torch(function: relax.Function) -> dict[relax.Var, str]:
@@ -456,20 +445,35 @@ def _of_result(use: _Use, place: int) -> str:
 
 def named_after(func: tirx.PrimFunc, arguments: Sequence[ir.Expr]) -> tirx.PrimFunc:
     """A kernel whose parameters are called what the user calls the tensors that it is given."""
-    given = dict(zip(func.params, arguments))
+    given = {
+        param: argument.name
+        for param, argument in zip(func.params, arguments)
+        if isinstance(param.ty, tirx.BufferType) and _has_users_name(argument)
+    }
+    read = func.params[: len(arguments)]
     taken: set[str] = set()
-    renamed = {}
-    for param, argument in given.items():
-        name = _ascii(getattr(argument, "name", ""))
-        is_tensor = isinstance(param.ty, tirx.BufferType)
-        if name and not _GIVEN.fullmatch(name) and name not in taken and is_tensor:
-            taken.add(name)
-            renamed[param] = ir.Var(name, param.ty)
-    for param in func.params:  # Those whose names are others' now.
-        if param not in renamed and param.name in taken:
-            ending = "in" if param in given else "out"
-            renamed[param] = ir.Var(f"{param.name}_{ending}", param.ty)
-    return _with_vars(func, renamed) if renamed else func
+    names: dict[ir.Var, str] = {}
+    # Names as they are come first, then those that are not ASCII.
+    for param, name in sorted(given.items(), key=lambda x: not x[1].isascii()):
+        if ascii_of(name) not in taken:
+            names[param] = ascii_of(name)
+            taken.add(names[param])
+    for param in func.params:
+        if param not in names:  # What it is called may be the name of another one now.
+            plain, is_read = _plain(param), param in read
+            unique = free(plain, taken) if is_read else f"{plain}_out"
+            names[param] = unique if plain in taken else param.name
+            taken.add(names[param])
+    return _with_vars(func, {x: ir.Var(new, x.ty) for x, new in names.items() if new != x.name})
+
+
+def _has_users_name(argument: ir.Expr) -> bool:
+    return isinstance(argument, relax.Var) and bool(argument.name) and has_name(argument)
+
+
+def _plain(param: tirx.Var) -> str:
+    """What a parameter will be called when all is merged."""
+    return users_name(param) or str(param.name)
 
 
 def _with_vars(func: ir.BaseFunc, renamed: Mapping[ir.Var, ir.Var]) -> ir.BaseFunc:

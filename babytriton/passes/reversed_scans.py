@@ -32,10 +32,19 @@ def scans_from_the_end(mod: IRModule) -> IRModule:
     functions = dict(mod.functions_items())
     for var, function in mod.functions_items():
         if isinstance(function, relax.Function):
-            functions[var] = _Walks(function, functions).turned()
+            functions[var] = _turned_over(function, functions)
     if all(functions[var] is function for var, function in mod.functions_items()):
         return mod
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _turned_over(
+    function: relax.Function, functions: dict[ir.GlobalVar, ir.BaseFunc]
+) -> relax.Function:
+    """A function of the program, of which what comes of a change may be changed again."""
+    while (changed := _Walks(function, functions).turned()) is not function:
+        function = changed
+    return function
 
 
 @dataclass(frozen=True)
@@ -103,12 +112,11 @@ class _Walks:
         var = binding.value.args[0]
         while (link := self._bindings.get(var)) is not None:
             value = link.value
-            if kernel is not None and _is(value, _FLIP):
-                is_same = int(value.attrs.axis) == axis
-                return _Walk(value.args[0], links[::-1], kernel) if is_same else None
+            if kernel is not None and _is(value, _FLIP) and int(value.attrs.axis) == axis:
+                return _Walk(value.args[0], links[::-1], kernel)
             if _is(value, CALL_TIR) and kernel is None and axis == self._scanned(value):
                 kernel, (var,) = value.args[0], value.args[1].fields
-            elif _is(value, _ASTYPE):
+            elif _is(value, _ASTYPE) or (_is(value, _FLIP) and int(value.attrs.axis) != axis):
                 (var,) = value.args
             elif _is(value, _PERMUTE) and value.attrs.axes is not None:
                 (var,), axis = value.args, int(value.attrs.axes[axis])
@@ -120,12 +128,12 @@ class _Walks:
         return None
 
     def _scanned(self, call: ir.Call) -> int | None:
-        """The dimension along which a call of a kernel walks, if it does so from the first on."""
+        """The dimension along which a call of a kernel walks, if it does."""
         blocks = [x for x in nodes(self._functions[call.args[0]], s_tir.SBlock) if is_scan(x)]
         if len(blocks) != 1:
             return None
-        _, dim, is_from_the_end = blocks[0].annotations[SCAN]
-        return None if is_from_the_end else int(dim)
+        _, dim, _ = blocks[0].annotations[SCAN]
+        return int(dim)
 
     def _made(self, walk: _Walk, last: relax.VarBinding) -> list[relax.Binding]:
         """The bindings that end with the variable of one."""
@@ -133,7 +141,7 @@ class _Walks:
         for link in walk.links:
             value = link.value
             if value.op == CALL_TIR:
-                kernel = self._from_the_end(walk.kernel)
+                kernel = self._from_the_other_end(walk.kernel)
                 arguments = [kernel, relax.Tuple([given])]
             else:
                 arguments = [given]
@@ -143,7 +151,7 @@ class _Walks:
             given = var
         return made
 
-    def _from_the_end(self, kernel: ir.GlobalVar) -> ir.GlobalVar:
+    def _from_the_other_end(self, kernel: ir.GlobalVar) -> ir.GlobalVar:
         if kernel not in self._kernels:
             made = tvm_ffi.structural_map(self._functions[kernel], (s_tir.SBlock, _turned))
             self._kernels[kernel] = add_kernel(self._functions, kernel.name_hint, made)
@@ -155,7 +163,7 @@ def _is(value: relax.Expr, op: ir.Op) -> bool:
 
 
 def _turned(block: s_tir.SBlock) -> s_tir.SBlock:
-    """A walk from the last element on in the place of one from the first on."""
+    """A walk from the last element on in the place of one from the first on, or the other way."""
     if not is_scan(block):
         return block
 
@@ -166,11 +174,11 @@ def _turned(block: s_tir.SBlock) -> s_tir.SBlock:
         )
         return with_parts(walk, body)
 
-    kind, dim, _ = block.annotations[SCAN]
+    kind, dim, backwards = block.annotations[SCAN]
     return s_tir.SBlock(
         *(block.iter_vars, block.reads, block.writes, block.name_hint),
         tvm_ffi.structural_map(block.body, (tirx.For, steps)),
         *(block.init, block.alloc_buffers, block.match_buffers),
-        {**block.annotations, SCAN: [kind, dim, 1]},
+        {**block.annotations, SCAN: [kind, dim, 1 - int(backwards)]},
         block.span,
     )

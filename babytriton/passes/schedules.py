@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import tvm_ffi
 from tvm import s_tir, tirx
 
@@ -20,9 +22,13 @@ class _Schedule(s_tir.Schedule):
         return made
 
 
-for _name, _member in vars(s_tir.Schedule).items():
-    if hasattr(_member, "__wrapped__"):
-        setattr(_Schedule, _name, _member.__wrapped__)
+def _take_as_they_are() -> None:
+    for name, member in vars(s_tir.Schedule).items():
+        if inspect.isfunction(member) and hasattr(member, "__wrapped__"):
+            setattr(_Schedule, name, member.__wrapped__)
+
+
+_take_as_they_are()
 
 
 def schedule_of(func: tirx.PrimFunc) -> s_tir.Schedule:

@@ -141,6 +141,40 @@ def test_what_torch_gives_has_the_name_of_its_function() -> None:
     assert not re.search(r"\b[gl]v\d*\b", source)
 
 
+def parameters(fn, *args: torch.Tensor) -> list[list[str]]:
+    """What each kernel calls its parameters."""
+    source = bt.jit(bt.Target("cuda", arch="sm_80"))(fn).lower(*args).compile().source()
+    heads = re.findall(r"__global__ [^{]*?\w+_kernel\w*\(([^{]*)\) \{", source)
+    return [re.findall(r"(\w+)(?:,|$)", " ".join(head.split())) for head in heads]
+
+
+def test_no_parameter_has_the_name_of_another_tensor() -> None:
+    def sums(x, w):
+        y = (x @ w).cumsum(-1)
+        return y @ x
+
+    def logarithms(a, x):
+        return (a @ x).logcumsumexp(-1) + x
+
+    def again(x, w):
+        for _ in range(3):
+            x = torch.relu(x @ w)
+        return x
+
+    def accents(é, e):
+        return é + 2 * e
+
+    x, w = torch.randn(40, 40), torch.randn(40, 40)
+    assert parameters(sums, x, w)[:2] == [["x", "w", "matmul"], ["matmul", "y"]]
+    assert parameters(logarithms, x, w) == [
+        ["a", "x", "matmul"],
+        ["matmul", "logcumsumexp"],
+        ["logcumsumexp", "x", "logarithms"],
+    ]
+    assert parameters(again, x, w)[0] == ["x", "w", "x_out"]
+    assert sorted(parameters(accents, x, w)[0]) == ["accents", "e", "e_2"]
+
+
 def test_results_that_the_way_back_reads_have_the_name_of_the_function() -> None:
     def activation(x):
         return torch.exp(x)

@@ -93,6 +93,18 @@ def test_gradients_of_sums_from_the_end() -> None:
     x, grad = numbers((7, 40)).requires_grad_(), numbers((7, 40)) + 1
     (found,) = torch.autograd.grad(program(x), x, grad)
     torch.testing.assert_close(found, grad.cumsum(-1))
+    assert len(program.lower(x).compile().backward.kernels) == 1
+
+
+def both_axes(x):
+    return x.flip((0, 1)).cumsum(1).flip((0, 1))
+
+
+def test_other_axes_are_turned_over_as_before() -> None:
+    x = numbers((8, 20))
+    program = bt.jit("cpu")(both_axes).lower(x).compile()
+    torch.testing.assert_close(program(x), both_axes(x))
+    assert len(program.kernels) < len(bt.jit("cpu")(back_along_another).lower(x).compile().kernels)
 
 
 def other_axis(x):

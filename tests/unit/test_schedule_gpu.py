@@ -11,8 +11,10 @@ import tvm
 from tvm import relax, s_tir, te, tirx
 from tvm.script import tirx as T
 
+import babytriton as bt
 from babytriton.passes.gpu.fallback import Fallback
 from babytriton.passes.gpu.threads import all_bound
+from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.kernels import CUDA, as_one, check_gpu, kernels, on_gpu, rules_of, running_sum
 
@@ -194,6 +196,20 @@ class TestMatmul:
             within=1e-4,
         )
         assert rules_of(mod) == ["Matmul"]
+
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+    def test_sums_of_eight_bits(self, dtype):
+        """Whose threads TVM would not have wait for each other."""
+
+        def weighted(x, w):
+            return torch.einsum("kabl,lck->cab", x, w)
+
+        x = torch.randint(0, 3, (64, 20, 5, 5), dtype=dtype)
+        w = torch.randint(0, 3, (5, 1, 64), dtype=dtype)
+        compiled = bt.jit(gpu.TARGET)(weighted).lower(x, w).compile()
+        for order in emulator.ORDERS:
+            with emulator.thread_order(order, lockstep=False):
+                assert torch.equal(gpu.call(compiled, (x, w)), weighted(x, w))
 
     def test_second_result_stands_aside(self):
         def both(a, b):

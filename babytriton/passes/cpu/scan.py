@@ -8,6 +8,7 @@ from tvm.target import Target
 
 from babytriton.passes.cpu.transposes import Values, picked, turned_over
 from babytriton.passes.scans import RowScan, row_scan
+from babytriton.passes.schedules import schedule_of
 from babytriton.passes.statements import sequence
 
 # Rows that a thread walks along side by side, a part of each in turn: enough to hide the latency of
@@ -35,7 +36,7 @@ class Scan(ScheduleRule):
         body = _walk(scan, LINES if in_vectors else ROWS, in_vectors)
         root = s_tir.SBlock([], [], [], "root", body)
         whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
-        return s_tir.Schedule(func.with_body(whole))
+        return schedule_of(func.with_body(whole))
 
 
 def _has_vectors(scan: RowScan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
@@ -15,6 +16,7 @@ from babytriton.passes.blocks import inline_cheap, is_output, is_pointwise, open
 from babytriton.passes.contractions import has_few_rows
 from babytriton.passes.gpu.extents import split
 from babytriton.passes.gpu.products import (
+    BLOCKS,
     Operand,
     Product,
     Result,
@@ -38,10 +40,9 @@ from babytriton.passes.gpu.writing import (
     store,
     written_out,
 )
+from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import offset
-
-# Thread blocks that fill a GPU.
-BLOCKS = 108
+from babytriton.passes.statements import sequence
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,15 @@ class Tile:
         lines: along a side.
         width: of these, how many a thread has beside each other.
         parts: how often it has so many.
-        bytes: of each line of an operand that are in shared memory at once.
+        bytes: of each line of an operand that are in shared memory at once, at most.
+        widest: bytes of a sum, at most, for a thread's registers to hold its own.
     """
 
     lines: int
     width: int
     parts: int
     bytes: int
+    widest: int = 8
 
     @property
     def own(self) -> int:
@@ -80,11 +83,8 @@ class Tile:
         return -(-rows // self.lines) * -(-columns // self.lines)
 
 
-TILES = (Tile(128, 4, 2, 32), Tile(64, 4, 1, 64), Tile(32, 2, 1, 128))
+TILES = (Tile(128, 4, 2, 32, widest=4), Tile(64, 4, 1, 64), Tile(32, 2, 1, 128))
 """The results of a thread block, for larger products first."""
-
-WIDE = 4
-"""Bytes of a sum, at most, for a thread's registers to hold those of the largest tile."""
 
 
 class Matmul(ScheduleRule):
@@ -146,15 +146,18 @@ class Writer:
         self._sums = local(tile.own**2, self._dtype, f"{product.sums.name}_tile")
         self._stores = Stores.of(product, results, tile.width)
         operands = product.left, product.right
-        self._depth = tile.bytes // max(item_bytes(each.dtype) for each in operands)
-        self._left, self._right = (Staged(product, x, tile, self._depth) for x in operands)
+        # No longer than the sums are, as far as each thread has a number to bring.
+        most = tile.bytes // max(item_bytes(each.dtype) for each in operands)
+        least = max(1, tile.threads // tile.lines)
+        self._depth = max(least, min(most, _power_of_two(points_of(product.depth))))
+        self._left, self._right = (Lines(product, x, tile, self._depth) for x in operands)
 
     def _fitting(self) -> Tile:
         """The largest tile of which there are enough to fill a GPU; the smallest otherwise."""
         left, right = self._product.left.length, self._product.right.length
         for tile in TILES[:-1]:
             is_whole = min(left, right) > tile.lines // 2
-            if tile.own > WIDE and item_bytes(self._dtype) > WIDE:
+            if item_bytes(self._dtype) > tile.widest:
                 continue
             if is_whole and tile.blocks(left, right) * self._batches >= BLOCKS:
                 return tile
@@ -251,7 +254,7 @@ class Writer:
         )
 
 
-class Staged:
+class Lines:
     """An operand on its way from memory, by way of shared memory, to a thread's registers.
 
     In shared memory numbers of several lines lie beside each other.
@@ -316,12 +319,12 @@ class Staged:
             place = simplify(at_point(offset(value.source, list(value.indices)), at))
             body = copy_vector(self._width, (self._next, number(0)), (value.source, place))
         else:
-            body = [store(self._next, simplify(at_point(value, at)), number(0))]
+            body = [store(self._next, _with_plain_places(at_point(value, at)), number(0))]
         if is_there is None:
             return body
         zero = tirx.const(0, self._operand.dtype)
         empty = each("lane", self._width, lambda lane: [store(self._next, zero, lane)])
-        return [tirx.IfThenElse(is_there, body[0], empty[0])]
+        return [tirx.IfThenElse(is_there, sequence(body), sequence(empty))]
 
     def _put(self, along: ir.Expr, line: ir.Expr) -> Statements:
         """What stores the vector in shared memory."""
@@ -354,3 +357,23 @@ class Staged:
     def number(self, n: ir.Expr) -> ir.Expr:
         """What was taken of the n-th of a thread's lines."""
         return load(self._taken, n)
+
+
+def _power_of_two(count: int) -> int:
+    """The least that is no less."""
+    return 1 << (count - 1).bit_length()
+
+
+def _with_plain_places(value: ir.Expr) -> ir.Expr:
+    """A number with plainer places that it is read at, and tests of these; not of other numbers."""
+    simplify = sym.Analyzer().simplify
+
+    def read(access: ir.TensorLoad) -> ir.TensorLoad:
+        return tirx.BufferLoad(access.source, [simplify(index) for index in access.indices])
+
+    def choice(call: ir.Call) -> ir.Call:
+        if function_name(call) != "if_then_else" or nodes(call.args[0], ir.TensorLoad):
+            return call
+        return tirx.if_then_else(simplify(call.args[0]), *call.args[1:])
+
+    return tvm_ffi.structural_map(value, [(ir.TensorLoad, read), (ir.Call, choice)])

@@ -28,6 +28,9 @@ from babytriton.passes.gpu.writing import (
 )
 from babytriton.passes.nests import offset
 
+BLOCKS = 108
+"""Thread blocks that fill a GPU."""
+
 
 @dataclass(frozen=True)
 class Operand:

@@ -19,7 +19,7 @@ from babytriton.ops.cuda_code import defined
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.contractions import has_few_rows
 from babytriton.passes.gpu.extents import split
-from babytriton.passes.gpu.products import Product, Result, Stores, points_of, results_of
+from babytriton.passes.gpu.products import BLOCKS, Product, Result, Stores, points_of, results_of
 from babytriton.passes.gpu.staging import (
     BARRIER,
     COLUMNS,
@@ -45,9 +45,6 @@ from babytriton.passes.gpu.writing import (
     store,
     written_out,
 )
-
-# Thread blocks that fill a GPU.
-BLOCKS = 108
 
 
 @dataclass(frozen=True)

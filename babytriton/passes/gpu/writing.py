@@ -10,6 +10,7 @@ from tvm import IRModule, ir, s_tir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
+from babytriton.passes.schedules import schedule_of
 from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
 from babytriton.types import find_dtype
 
@@ -278,7 +279,7 @@ def written_out(
     # Where sizes are not known, TVM would count positions from the first that it takes to be used.
     body = sequence([*kept_whole(memory), body])
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=memory)
-    return s_tir.Schedule(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root)))
+    return schedule_of(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root)))
 
 
 def _with_one_axis(buffer: tirx.Var) -> tirx.Var:
