@@ -361,3 +361,15 @@ def test_exponentials_that_are_zero_do_not_underflow(fn: Any) -> None:
     assert underflows(-95.3 if fn is not exp2 else -140.3)
     for number in (-160.5, -1e9, -math.inf):
         assert not underflows(number)
+
+
+def test_bools_that_wait_in_memory_for_others() -> None:
+    """Which targets count is asked beside their logarithms, in vectors of bools."""
+
+    def loss(x, t):
+        return torch.nn.functional.cross_entropy(x, t)
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4096, 1024, generator=generator)
+    t = torch.randint(0, 1024, (4096,), generator=generator)
+    torch.testing.assert_close(bt.jit("cpu")(loss)(x, t).double(), loss(x.double(), t))

@@ -72,7 +72,13 @@ def _selected(store: tirx.BufferStore) -> tirx.BufferStore:
         return tirx.Select(*call.args) if _runs_safely(call, safe) else call
 
     value = tvm_ffi.structural_map(store.value, (ir.Call, selection))
-    return store if value is store.value else tirx.BufferStore(store.buffer, value, store.indices)
+    if value is store.value:
+        return store
+    kept = dtype_of(store.buffer)
+    if "bool" in dtype_of(value) and "bool" not in kept:  # In memory they are integers by now.
+        kept = kept.partition("x")[0]
+        value = tirx.Cast(f"{kept}{dtype_of(value).removeprefix('bool')}", value)
+    return tirx.BufferStore(store.buffer, value, store.indices)
 
 
 def _small_arguments_first(mod: IRModule) -> IRModule:
