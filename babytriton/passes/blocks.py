@@ -17,7 +17,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.schedules import schedule_of
+from babytriton.passes.unchecked_schedules import schedule_of
 
 # A value that is read more than once is computed again at each read while that adds at most so
 # many expression nodes; beyond, chains such as `y = y * y + y` would double at every step.

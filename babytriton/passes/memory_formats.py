@@ -30,8 +30,8 @@ from babytriton.passes.bindings import (
 )
 from babytriton.passes.blocks import of_shape, with_types
 from babytriton.passes.scans import is_scan
-from babytriton.passes.schedules import schedule_of
 from babytriton.passes.statements import has_addresses
+from babytriton.passes.unchecked_schedules import schedule_of
 from babytriton.types import MemoryFormat
 
 _TURNED = "babytriton.turned"

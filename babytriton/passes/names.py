@@ -398,7 +398,9 @@ def _with_operands(
             renamed = {}
             for param, operand in given.items():
                 name = "constant" if isinstance(operand, ir.GenericConst) else names.get(operand)
-                if name is not None and _is_nameless(param, operand, functions[kernel]):
+                if name in (None, _plain(param)):
+                    continue
+                if _is_nameless(param, operand, functions[kernel]):
                     unique = free(name, taken) if name in taken else name
                     taken.add(unique)
                     renamed[param] = ir.Var(unique, param.ty)

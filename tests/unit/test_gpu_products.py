@@ -14,6 +14,7 @@ from babytriton.runtime import cuda
 from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.kernels import rules_of
+from tests.unit.test_tensor_cores import LAYOUTS, of_both, product
 
 pytestmark = pytest.mark.skipif(
     emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
@@ -47,25 +48,6 @@ def check(fn: Callable[..., Any], *args: torch.Tensor) -> bt.Compiled:
             found.to(exact.dtype), exact, rtol=epsilon, atol=epsilon * largest
         )
     return compiled
-
-
-def product(x, w):
-    return torch.einsum("mk,kn->mn", x, w)
-
-
-def of_lines(x, w):
-    return torch.einsum("mk,nk->mn", x, w)
-
-
-def of_columns(x, w):
-    return torch.einsum("km,kn->mn", x, w)
-
-
-def of_both(x, w):
-    return torch.einsum("km,nk->nm", x, w)
-
-
-LAYOUTS = {product: (1, 1), of_lines: (1, -1), of_columns: (-1, 1), of_both: (-1, -1)}
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)

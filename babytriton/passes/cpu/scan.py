@@ -8,8 +8,8 @@ from tvm.target import Target
 
 from babytriton.passes.cpu.transposes import Values, picked, turned_over
 from babytriton.passes.scans import RowScan, row_scan
-from babytriton.passes.schedules import schedule_of
 from babytriton.passes.statements import sequence
+from babytriton.passes.unchecked_schedules import schedule_of
 
 # Rows that a thread walks along side by side, a part of each in turn: enough to hide the latency of
 # an addition, and no more lines of cache at once than one set of it holds. A part is a line.

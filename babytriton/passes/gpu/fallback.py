@@ -11,7 +11,7 @@ from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
 from babytriton.passes.gpu.elementwise import spread
 from babytriton.passes.gpu.threads import bind_flat, bind_one, launches_itself
 from babytriton.passes.nests import pointwise_nests
-from babytriton.passes.schedules import schedule_of
+from babytriton.passes.unchecked_schedules import schedule_of
 
 
 class Fallback(ScheduleRule):

@@ -10,8 +10,8 @@ from tvm import IRModule, ir, s_tir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
-from babytriton.passes.schedules import schedule_of
 from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
+from babytriton.passes.unchecked_schedules import schedule_of
 from babytriton.types import find_dtype
 
 WARP = 32
