@@ -172,12 +172,7 @@ class Writer:
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
         product, tile = self._product, self._tile
         thread, block = ids["threadIdx.x"], ids["blockIdx.x"]
-        # Along x alone: CUDA has few blocks along the others.
-        across = -(-product.right.length // tile.lines)
-        down = -(-product.left.length // tile.lines)
-        batch = split(tirx.floordiv(block, number(across * down)), product.batch)
-        row = tirx.floormod(tirx.floordiv(block, number(across)), number(down)) * number(tile.lines)
-        column = tirx.floormod(block, number(across)) * number(tile.lines)
+        batch, row, column = product.tile(block, tile.lines, tile.lines)
         own = (
             tirx.floordiv(thread, number(tile.across)) * number(tile.width),
             tirx.floormod(thread, number(tile.across)) * number(tile.width),

@@ -117,6 +117,21 @@ class Product:
         sums = written(sch, info)
         return cls(points, batch, depth, first, second, sums, added, (left, right))
 
+    def tile(
+        self, block: ir.Expr, rows: int, columns: int
+    ) -> tuple[dict[tirx.Var, ir.Expr], ir.Expr, ir.Expr]:
+        """Where the results of a thread block are: which of the batch, and the first of the tile.
+
+        Args:
+            block: its number, along x alone, as CUDA has few blocks along the others.
+            rows, columns: of a tile.
+        """
+        across, down = -(-self.right.length // columns), -(-self.left.length // rows)
+        batch = split(tirx.floordiv(block, number(across * down)), self.batch)
+        row = tirx.floormod(tirx.floordiv(block, number(across)), number(down))
+        column = tirx.floormod(block, number(across))
+        return batch, row * number(rows), column * number(columns)
+
     def plus(self, total: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """What a sum so far becomes by the product of two numbers."""
 

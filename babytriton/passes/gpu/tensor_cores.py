@@ -153,14 +153,7 @@ class Writer:
 
     def _thread(self, ids: dict[str, ir.Expr]) -> Statements:
         thread, tile, block = ids["threadIdx.x"], self._tile, ids["blockIdx.x"]
-        # Along x alone: CUDA has few blocks along the others.
-        across = -(-self._product.right.length // tile.columns)
-        down = -(-self._product.left.length // tile.rows)
-        batch = split(tirx.floordiv(block, number(across * down)), self._product.batch)
-        first = (
-            digit(block, across, down) * number(tile.rows),
-            tirx.floormod(block, number(across)) * number(tile.columns),
-        )
+        batch, *first = self._product.tile(block, tile.rows, tile.columns)
         own = (
             digit(thread, WARP * tile.across, tile.down) * number(self._down * ROWS),
             digit(thread, WARP, tile.across) * number(self._across * COLUMNS),
