@@ -58,6 +58,11 @@ _NARROWING = "tirx.NarrowDataType"
 
 WITHOUT_SLP = "-vectorize-slp:bool=0"
 
+# LLVM runs a few vectors of a short loop side by side, as many as have room in its registers, and
+# one of loops of more than so many instructions. Those of formulas have more, and each of theirs
+# waits for the one before.
+_SIDE_BY_SIDE = "-small-loop-cost:uint=256"
+
 
 @dataclass(frozen=True)
 class Executable:
@@ -144,7 +149,7 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
     program = relax.get_pipeline("default")
 
     def code(*options: str) -> Any:
-        device = tvm_target(target, options)
+        device = tvm_target(target, (_SIDE_BY_SIDE, *options))
         return tvm.compile(mod, target=device, relax_pipeline=program, tir_pipeline=lowering)
 
     with context, on_torchs_threads():

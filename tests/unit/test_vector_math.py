@@ -373,3 +373,10 @@ def test_bools_that_wait_in_memory_for_others() -> None:
     x = torch.randn(4096, 1024, generator=generator)
     t = torch.randint(0, 1024, (4096,), generator=generator)
     torch.testing.assert_close(bt.jit("cpu")(loss)(x, t).double(), loss(x.double(), t))
+
+
+@pytest.mark.parametrize("arch", ["haswell", "icelake-server"])
+def test_vectors_of_formulas_run_side_by_side(arch: str) -> None:
+    """Each instruction of a formula waits for the one before; those of other vectors do not."""
+    lowered = bt.jit(bt.Target("cpu", arch=arch))(sigmoid).lower(torch.rand(4096))
+    assert lowered.compile().source("asm").count("vdivps") > 1

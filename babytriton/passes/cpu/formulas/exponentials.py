@@ -172,9 +172,10 @@ def expm1(steps: Steps, x: ir.Expr) -> ir.Expr:
 def sigmoid(steps: Steps, x: ir.Expr) -> ir.Expr:
     """1 / (1 + exp(-x)), by exp(-abs(x)), which does not overflow where the result is tiny."""
     x = steps(x)
-    e = _exp_at_most_one(steps, steps(steps.f(0.0) - tirx.abs(x)))
-    ratio = steps(steps.f(1.0) / (steps.f(1.0) + e))
-    return steps(tirx.Select(x < steps.f(0.0), e * ratio, ratio))
+    sign = tirx.bitwise_or(steps.bits(x), steps.i(-(2**31)))
+    e = _exp_at_most_one(steps, steps(steps.from_bits(sign)))
+    over = steps(tirx.Select(x < steps.f(0.0), e, steps.f(1.0)))
+    return steps(over / (steps.f(1.0) + e))
 
 
 # Rational minimax approximation of tanh(x) / x in x**2, as used by Eigen 3.4 and XLA.
@@ -240,15 +241,14 @@ _ERF_UNDER = (
     0.49746925110067538,
     1.0,
 )
-_ERF_IS_ONE = 3.832506856900711
+_SQUARE_WHERE_ERF_IS_ONE = 14.688108808
 
 
 def erf(steps: Steps, x: ir.Expr) -> ir.Expr:
-    """x * P(x**2) / Q(x**2) as far as it is less than 1."""
+    """x * P(x**2) / Q(x**2), and beyond 1 a multiple of x that is more, cut to 1."""
     x = steps(x)
-    inside = steps(steps.within(x, -_ERF_IS_ONE, _ERF_IS_ONE))
-    square = steps(inside * inside)
-    over = steps(inside * steps.polynomial(square, _ERF_OVER))
+    square = steps(tirx.Min(steps.f(_SQUARE_WHERE_ERF_IS_ONE), x * x))
+    over = steps(x * steps.polynomial(square, _ERF_OVER))
     ratio = steps(over / steps.polynomial(square, _ERF_UNDER))
     return steps(steps.within(ratio, -1.0, 1.0))
 

@@ -51,9 +51,7 @@ def _split(steps: Steps, x: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
 
 def _rest(steps: Steps, f: ir.Expr) -> ir.Expr:
     """log(1 + f) - f."""
-    square = steps(f * f)
-    rest = steps(steps.polynomial(f, _LOG) * f * square)
-    return steps(rest - square * steps.f(0.5))
+    return steps(steps.polynomial(f, (*_LOG, -0.5)) * steps(f * f))
 
 
 def _with_ends(steps: Steps, x: ir.Expr, value: ir.Expr) -> ir.Expr:
@@ -69,8 +67,8 @@ def _log(steps: Steps, x: ir.Expr) -> ir.Expr:
 
 
 def _log_of_parts(steps: Steps, exponent: ir.Expr, f: ir.Expr, rest: ir.Expr) -> ir.Expr:
-    rest = steps(rest + exponent * steps.f(LN2_LOW))
-    return steps(f + rest + exponent * steps.f(LN2_HIGH))
+    rest = steps(steps.fma(exponent, steps.f(LN2_LOW), rest))
+    return steps(steps.fma(exponent, steps.f(LN2_HIGH), steps(f + rest)))
 
 
 def log(steps: Steps, x: ir.Expr) -> ir.Expr:
