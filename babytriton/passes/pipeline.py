@@ -26,6 +26,7 @@ from babytriton.passes import (
     updates,
 )
 from babytriton.passes.cpu import vector_math
+from babytriton.passes.cpu.addresses import by_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
@@ -130,7 +131,7 @@ def _lowering() -> tuple[Any, ...]:
 
     def begin(mod: IRModule) -> IRModule:
         names = names_of_parameters(mod)
-        return in_order(lower(indices.as_they_stand(mod)), names)
+        return by_address(in_order(lower(indices.as_they_stand(mod)), names))
 
     def finish() -> tvm.transform.Pass:
         host = tvm.transform.Sequential(

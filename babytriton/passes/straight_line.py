@@ -27,7 +27,7 @@ def straight_line(mod: IRModule, entry: str) -> Plan | None:
         entry: the program's function.
     """
     try:
-        return _Reader().program(mod[entry])
+        return _Reader(mod).program(mod[entry])
     except _NotStraight:
         return None
 
@@ -35,7 +35,8 @@ def straight_line(mod: IRModule, entry: str) -> Plan | None:
 class _Reader:
     """Reads a program; numbers its variables as it comes to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, mod: IRModule) -> None:
+        self._mod = mod
         self._numbers = count()
         self._names: dict[Any, str] = {}
         self._tuples: dict[Any, tuple[str, ...]] = {}
@@ -116,7 +117,10 @@ class _Reader:
             (self._names[variable],) = names
         outputs = [self._allocation(name, type) for name, type, n in zip(names, types, at) if n < 0]
         updated = tuple(name for name, n in zip(names, at) if n >= 0)
-        return Launch(kernel.name_hint, given, tuple(outputs), updated)
+        variables = (*given, *(output.name for output in outputs))
+        parameters = zip(variables, self._mod[kernel].params, strict=True)
+        known = frozenset(name for name, parameter in parameters if _is_known(parameter))
+        return Launch(kernel.name_hint, given, tuple(outputs), updated, known)
 
     def _allocation(self, name: str, type: Any) -> Allocation:
         shape = tuple(
@@ -144,3 +148,12 @@ class _Reader:
 
     def _all(self, exprs: Sequence[Any]) -> tuple[str, ...]:
         return tuple(map(self._name, exprs))
+
+
+def _is_known(parameter: Any) -> bool:
+    """Whether a kernel knows all of a tensor but where it lies."""
+    type = parameter.ty
+    if not isinstance(type, tirx.BufferType):
+        return False
+    told = (*type.shape, *(type.strides or ()), type.elem_offset)
+    return all(number is None or isinstance(number, tirx.IntImm) for number in told)

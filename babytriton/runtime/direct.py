@@ -150,7 +150,9 @@ class DirectLauncher:
             if ours.get(name) != f"place{i}"
         ]
         names = [*program.parameters, *(f"place{i}" for i in range(len(program.results)))]
-        return self._defined(names, [*copies, *self._steps(ours), *others, "return"])
+        return self._defined(
+            names, [*copies, *self._steps(ours, are_torchs=False), *others, "return"]
+        )
 
     def _defined(self, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
         found: dict[str, Any] = {}
@@ -172,11 +174,12 @@ class DirectLauncher:
                 yield f"{known[tensor]} = {tensor}.shape"
             yield f"{name} = {known[tensor]}[{axis}]"
 
-    def _steps(self, places: Mapping[str, str]) -> Iterator[str]:
+    def _steps(self, places: Mapping[str, str], are_torchs: bool = True) -> Iterator[str]:
         """Lines that run the steps, and let go of what none after them needs.
 
         Args:
             places: for some of what kernels write, the variable that has the memory for it.
+            are_torchs: whether all tensors are torch's.
         """
         program = self._program
         written = {name for step in program.steps for name in step.written}
@@ -191,7 +194,7 @@ class DirectLauncher:
                     shape, strides = _lying(output.shape, self._formats.get(output.name))
                     given = f"{_tuple(shape)}, {_tuple(strides)}, dtype_{output.dtype.name}"
                     yield f"{output.name} = allocate({given})"
-                yield f"kernel_{step.kernel}({', '.join(step.arguments + step.written)})"
+                yield f"kernel_{step.kernel}({', '.join(self._given(step, are_torchs))})"
             else:
                 results = f"{_list(step.written)} = " if step.written else ""
                 yield f"{results}call_{step.function}({_list(step.arguments)})"
@@ -199,6 +202,15 @@ class DirectLauncher:
             over = [name for name in dict.fromkeys(used) if last.get(name, n) == n]
             if over:
                 yield f"del {', '.join(over)}"
+
+    def _given(self, step: Launch, are_torchs: bool) -> Iterator[str]:
+        """What a kernel is called with.
+
+        A number takes it less time to take than a tensor. A GPU's learn from tensors which it is.
+        """
+        for name in (*step.arguments, *step.written):
+            by_address = are_torchs and self._device.type == "cpu" and name in step.by_address
+            yield f"{name}.data_ptr()" if by_address else name
 
 
 def _reported(lines: Sequence[str]) -> list[str]:

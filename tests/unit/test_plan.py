@@ -150,3 +150,22 @@ def test_each_call_has_results_of_its_own() -> None:
     compiled(x + 1, y)
     for before, now in zip(kept, (first[0], first[1], first[3])):
         assert torch.equal(before, now)
+
+
+def test_kernels_are_given_addresses_of_tensors_that_they_know() -> None:
+    """And tensors where these tell sizes, and numbers as they are."""
+
+    def scaled(x: torch.Tensor, w: torch.Tensor, by: float) -> torch.Tensor:
+        return x * w * by
+
+    x, w = torch.randn(4, 6), torch.randn(6)
+    known, told = check(scaled, x, w, 0.5), check(scaled, x, w, 0.5, dynamic=True)
+    assert call_of_kernel(known) == "scaled_kernel(x2, x0.data_ptr(), x1.data_ptr(), x3.data_ptr())"
+    assert call_of_kernel(told) == "scaled_kernel(x2, x0, x1, x5)"
+
+
+def call_of_kernel(compiled: Any) -> str:
+    """The line of the newest program that calls its kernel."""
+    lines, _ = runner(compiled).lines({})
+    (found,) = (line.strip() for line in lines if "kernel_" in line)
+    return found.removeprefix("kernel_")
