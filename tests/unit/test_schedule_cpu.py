@@ -380,6 +380,16 @@ class TestMatmul:
         types = ((height, depth), dtype), ((depth, width), dtype)
         check_cpu(matmul, torch.matmul, *types, within=1e-3)
 
+    @pytest.mark.parametrize("arch", ["haswell", "icelake-server", "znver5"])
+    @pytest.mark.parametrize("width", [33, 512, 513, 515])
+    def test_sums_stay_in_registers(self, arch, width):
+        def product(a, b):
+            return a @ b
+
+        a, b = torch.randn(512, 512), torch.randn(512, width)
+        code = bt.jit(bt.Target("cpu", arch=arch))(product).lower(a, b).compile().source("asm")
+        assert not re.findall(r"vmov\w+\s+%[yz]mm\d+, \d*\(%rsp\)", code)
+
     @pytest.mark.parametrize(
         ("left", "right"),
         [

@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -75,15 +75,13 @@ def at_edges(body: tirx.Stmt) -> tirx.Stmt:
         parts = statements(loop.body)
         memory = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
         work = sequence([part for part in parts if not isinstance(part, tirx.AllocBuffer)])
-        tile = _Tile(work, frozenset(part.buffer for part in memory), ranges)
+        tile = _Tile(work, memory, ranges)
         if rows and height % rows and rows < height and not tile.adds:
             tile = tile.moved_up(height, rows)
         if width % columns:
             vectors = _Vectors(lanes, bool(is_filled), not tile.adds)
-            work = tile.in_parts(width, columns, vectors)
-        else:
-            work = tile.body
-        return with_parts(loop, sequence([*memory, work]))
+            return with_parts(loop, tile.in_parts(width, columns, vectors))
+        return with_parts(loop, tile.whole)
 
     def unmarked(loop: tirx.For) -> tirx.For:
         return without_marks(loop, _TILES, _ROWS, _COLUMNS)
@@ -99,13 +97,23 @@ class _Tile:
 
     Attributes:
         body: does it.
-        memory: of the tile alone.
+        allocations: of memory of the tile alone.
         ranges: of all loops.
     """
 
     body: tirx.Stmt
-    memory: frozenset[tirx.Var]
+    allocations: Sequence[tirx.AllocBuffer]
     ranges: Mapping[tirx.Var, ir.Range]
+
+    @property
+    def memory(self) -> set[tirx.Var]:
+        """That of the tile alone."""
+        return {each.buffer for each in self.allocations}
+
+    @property
+    def whole(self) -> tirx.Stmt:
+        """What computes and stores the tile, with its memory."""
+        return sequence([*self.allocations, self.body])
 
     @property
     def adds(self) -> bool:
@@ -136,7 +144,7 @@ class _Tile:
 
         body = tvm_ffi.structural_map(self.body, (tirx.For, moved))
         body = _simple(_decided(body, lambda a, b: analyzer.can_prove(a < b)), analyzer)
-        return _Tile(at_step(body, row, tirx.min(first, last)), self.memory, self.ranges)
+        return _Tile(at_step(body, row, tirx.min(first, last)), self.allocations, self.ranges)
 
     def _placed(self, loop: tirx.For, place: ir.Expr, within: ir.Expr) -> tirx.Stmt:
         """What a loop does, at one place of the tensors and another one of the tile's memory."""
@@ -160,6 +168,8 @@ class _Tile:
     def in_parts(self, width: int, columns: int, vectors: _Vectors) -> tirx.Stmt:
         """The tile, or only the columns that there are, where it is the last one of its rows.
 
+        Each has memory of its own: numbers that are now vectors and now not are in no register.
+
         Args:
             width: how many columns there are.
             columns: how many a tile has.
@@ -167,7 +177,7 @@ class _Tile:
         """
         first = self._first(_COLUMNS, width)
         if first is None:
-            return self.body
+            return self.whole
         last = _renamed(self._of_columns(first, width, width % columns, vectors))
         if width < columns:
             return last
@@ -202,7 +212,7 @@ class _Tile:
                 parts.append(part)
             return sequence(parts)
 
-        return tvm_ffi.structural_map(self.body, (tirx.For, cut))
+        return tvm_ffi.structural_map(self.whole, (tirx.For, cut))
 
     def _first(self, mark: str, size: int) -> ir.Expr | None:
         """The first row or column of the tile, of as many; None where it does not go over."""
@@ -298,9 +308,8 @@ class _Vectors:
 
 
 def _renamed(body: tirx.Stmt) -> tirx.Stmt:
-    """The statement with loops of its own variables."""
-    names = {
-        loop.loop_var: tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype)
-        for loop in nodes(body, tirx.For)
-    }
+    """The statement with loops of its own variables, and memory of its own."""
+    own = [loop.loop_var for loop in nodes(body, tirx.For)]
+    own += [each.buffer for each in nodes(body, tirx.AllocBuffer)]
+    names = {var: tirx.Var(var.name, var.ty) for var in own}
     return tvm_ffi.structural_map(body, (ir.Var, lambda var: names.get(var, var)))
