@@ -31,9 +31,11 @@ from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
 from babytriton.passes.cpu.products import fused_multiply_adds
-from babytriton.passes.cpu.roundings import define_zeros, rounded_products
+from babytriton.passes.cpu.remainders import own_remainders
+from babytriton.passes.cpu.roundings import rounded_products
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.cpu.work import tell_work
+from babytriton.passes.cpu.zeros import define_zeros
 from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
@@ -138,8 +140,8 @@ def _lowering() -> tuple[Any, ...]:
             [_pass(launch_names.launching), on_the_stack(), in_vectors(), finish_host()]
         )
         own = (
-            *(vector_math.lower_intrinsics(host), store_past_caches(), define_zeros()),
-            tell_work(),
+            *(vector_math.lower_intrinsics(host), store_past_caches(), own_remainders()),
+            *(define_zeros(), tell_work()),
         )
         return tvm.transform.Sequential(own)
 

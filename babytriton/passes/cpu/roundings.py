@@ -10,28 +10,16 @@ from __future__ import annotations
 
 import math
 
-import tvm
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import parameters
-from babytriton.passes.intrinsics import dtype_of, function_name
+from babytriton.passes.cpu.zeros import bind_zero
+from babytriton.passes.intrinsics import dtype_of
 from babytriton.passes.statements import sequence
 
-# What floats are called in LLVM IR.
-_FLOATS = {"float32": "float", "float64": "double"}
-
-# -0.0, which leaves every number as it is, and what gives it.
-_NAME = "babytriton_zero_of_{type}"
-_SOURCE = """
-define {type} @{name}() {{
-  %place = alloca {type}
-  store volatile {type} -0.0, ptr %place
-  %zero = load volatile {type}, ptr %place
-  ret {type} %zero
-}}
-"""
+_FLOATS = ("float32", "float64")
 
 
 def rounded_products(mod: IRModule) -> IRModule:
@@ -70,42 +58,12 @@ def _rounding(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(root.body, changes)
     if not zeros:
         return func
-    names = [
-        tirx.Bind(var, tirx.call_extern(dtype, _NAME.format(type=_FLOATS[dtype])))
-        for dtype, var in zeros.items()
-    ]
-    block = s_tir.SBlock([], [], [], root.name_hint, sequence([*names, body]))
+    block = s_tir.SBlock(
+        [], [], [], root.name_hint, sequence([*map(bind_zero, zeros.values()), body])
+    )
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block))
 
 
 def _is_power_of_two(expr: ir.Expr) -> bool:
     """Whether it is a power of two, whatever its sign."""
     return isinstance(expr, tirx.FloatImm) and abs(math.frexp(float(expr.value))[0]) == 0.5
-
-
-def define_zeros() -> tvm.transform.Pass:
-    """What the kernels call for it, for before code generation."""
-
-    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
-        functions = {
-            var: _with_definitions(func) if isinstance(func, tirx.PrimFunc) else func
-            for var, func in mod.functions_items()
-        }
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.DefineZeros")
-
-
-def _with_definitions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    called = {
-        str(call.args[0].value)
-        for call in nodes(func.body, ir.Call)
-        if function_name(call) == "call_extern"
-    }
-    body = func.body
-    for type in _FLOATS.values():
-        name = _NAME.format(type=type)
-        if name in called:
-            source = ir.StringImm(_SOURCE.format(type=type, name=name))
-            body = tirx.AttrStmt(func.params[0], "pragma_import_llvm", source, body)
-    return func.with_body(body)

@@ -1,0 +1,64 @@
+"""Zeros that LLVM cannot know to be zeros."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import IRModule, ir, tirx
+
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.intrinsics import function_name
+
+# What types are called in LLVM IR, and zeros that leave every number as it is when added to it.
+_ZEROS = {
+    "float32": ("float", "-0.0"),
+    "float64": ("double", "-0.0"),
+    "int32": ("i32", "0"),
+    "int64": ("i64", "0"),
+}
+
+HAVE_ZEROS = frozenset(_ZEROS)
+"""The dtypes that there is a zero of."""
+
+_NAME = "babytriton_zero_of_{type}"
+_SOURCE = """
+define {type} @{name}() {{
+  %place = alloca {type}
+  store volatile {type} {zero}, ptr %place
+  %zero = load volatile {type}, ptr %place
+  ret {type} %zero
+}}
+"""
+
+
+def bind_zero(variable: tirx.Var) -> tirx.Stmt:
+    """What makes a variable, of one of the dtypes, a zero."""
+    type, _ = _ZEROS[str(variable.ty.dtype)]
+    return tirx.Bind(variable, tirx.call_extern(variable.ty.dtype, _NAME.format(type=type)))
+
+
+def define_zeros() -> tvm.transform.Pass:
+    """What the kernels call for them, for before code generation."""
+
+    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
+        functions = {
+            var: _with_definitions(func) if isinstance(func, tirx.PrimFunc) else func
+            for var, func in mod.functions_items()
+        }
+        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.DefineZeros")
+
+
+def _with_definitions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    called = {
+        str(call.args[0].value)
+        for call in nodes(func.body, ir.Call)
+        if function_name(call) == "call_extern"
+    }
+    body = func.body
+    for type, zero in _ZEROS.values():
+        name = _NAME.format(type=type)
+        if name in called:
+            source = ir.StringImm(_SOURCE.format(type=type, name=name, zero=zero))
+            body = tirx.AttrStmt(func.params[0], "pragma_import_llvm", source, body)
+    return func.with_body(body)
