@@ -190,14 +190,21 @@ def along_rows(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[int]:
 
     Not of those that have as many points, but are for each row the same, as the weights of a norm
     are where there are as many rows as elements: others read them elsewhere than at their own row.
+    Nor of those that have nothing of a row's elements and that none of the others reads.
     """
     found = [n for n, block in enumerate(blocks) if same_extents(spatial(block)[: len(rows)], rows)]
+    of_elements: set[int] = set()
+    for number in found:
+        block = blocks[number]
+        is_point = stores_points(block) and len(spatial(block)) == len(rows)
+        if not is_point or any(_reads(block, blocks[n]) for n in of_elements):
+            of_elements.add(number)
     for number in reversed(found):
         block = blocks[number]
-        if not stores_points(block) or len(spatial(block)) > len(rows):
+        if number in of_elements:
             continue
-        readers = [n for n, other in enumerate(blocks) if n != number and _reads(other, block)]
-        if any(n not in found or _reads_elsewhere(blocks[n], block, len(rows)) for n in readers):
+        readers = [blocks[n] for n in found if n != number and _reads(blocks[n], block)]
+        if not readers or any(_reads_elsewhere(x, block, len(rows)) for x in readers):
             found.remove(number)
     return found
 

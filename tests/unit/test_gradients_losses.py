@@ -87,6 +87,12 @@ def test_cross_entropy_is_one_kernel_each_way(fn: Any) -> None:
     _check(fn, X, TARGET, WEIGHT)
 
 
+def test_cross_entropy_of_no_gradient_has_no_probabilities_in_memory() -> None:
+    """Those of the targets alone are read; the rows are not stored for that."""
+    kernel = bt.jit("cpu")(F.cross_entropy).source(X, TARGET, kind="tir")
+    assert "alloc_buffer((T.int64(37), T.int64(103))" not in kernel
+
+
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("ignored", [-100, 4, -1])
