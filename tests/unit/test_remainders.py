@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,12 +36,52 @@ def in_halves(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     return y.permute(0, 2, 1, 3).reshape(batch, tokens, width)
 
 
+def chosen(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x * c.repeat(1, x.shape[-1] // c.shape[-1]), x)
+
+
+def compared(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return x > c.repeat(1, x.shape[-1] // c.shape[-1])
+
+
+def spread(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x * c.repeat_interleave(x.shape[-1] // c.shape[-1], 1))
+
+
+FUNCTIONS = [repeated, by_head, joined, in_halves, chosen, compared, spread]
+
+
+def check(found: torch.Tensor, fn: Any, x: torch.Tensor, c: torch.Tensor, within: float) -> None:
+    exact = fn(x.double(), c.double())
+    if exact.dtype == torch.bool:
+        assert torch.equal(found, exact)
+    else:
+        torch.testing.assert_close(found.double(), exact, rtol=within, atol=within)
+
+
 @pytest.mark.parametrize("arch", [None, "haswell"])
-@pytest.mark.parametrize("fn", [repeated, by_head, joined, in_halves], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("size", [2, 4, 8, 16, 32, 12])
 @pytest.mark.parametrize("times", [2, 4, 8])
 @pytest.mark.parametrize(("batch", "tokens"), [(3, 40), (2, 7), (2, 64)])
 def test_values(fn: Any, size: int, times: int, batch: int, tokens: int, arch: str | None) -> None:
     x, c = torch.randn(batch, tokens, times * size), torch.randn(tokens, size)
-    found = bt.jit(bt.Target("cpu", arch=arch))(fn)(x, c)
-    torch.testing.assert_close(found.double(), fn(x.double(), c.double()), rtol=1e-6, atol=1e-6)
+    check(bt.jit(bt.Target("cpu", arch=arch))(fn)(x, c), fn, x, c, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("size", [8, 12, 16, 96])
+def test_many_periods(fn: Any, size: int, dtype: torch.dtype) -> None:
+    x, c = torch.randn(64, 8, 24 * size).to(dtype), torch.randn(8, size).to(dtype)
+    within = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 8e-3}[dtype]
+    check(bt.jit("cpu")(fn)(x, c), fn, x, c, within)
+
+
+@pytest.mark.parametrize("fn", [repeated, by_head, chosen], ids=lambda fn: fn.__name__)
+def test_a_loop_over_periods_divides_nothing(fn: Any) -> None:
+    x, c = torch.randn(4, 40, 32 * 16), torch.randn(40, 16)
+    kernel = bt.jit("cpu")(fn).source(x, c, kind="tir")
+    assert "for period in range(T.int64(32))" in kernel
+    assert "for ax2_fused in T.vectorized(T.int64(16))" in kernel
+    assert not re.search(r"ax2_fused (%|//)", kernel)

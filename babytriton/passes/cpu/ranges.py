@@ -1,7 +1,8 @@
 """Loops whose index decides what they read, one for each range where it decides the same.
 
 A tensor that is put together from others, or repeated, is stored by loops that ask at each step
-where they are. Within a range there is nothing to ask: they copy, which is vector code.
+where they are. Within a range there is nothing to ask: they copy, which is vector code. Many ranges
+of one length are one loop, over their number, around another.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from tvm import ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
-from babytriton.passes.intrinsics import function_name
+from babytriton.passes.cpu.lanes import is_elementwise
+from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
 # More loops than these take longer to compile than they save.
 _MOST = 8
+
+# Loops of fewer steps are no vectors. Of those of no more than the other number of steps LLVM may
+# write out each before it looks for vectors.
+_SHORTEST, _LONGEST = 8, 64
 
 
 def in_ranges(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -43,7 +49,54 @@ def _by_ranges(loop: tirx.For, most: int = _MOST) -> tirx.Stmt:
         ranges = [_range(loop, *pair) for pair in pairwise(bounds)]
         return sequence([_by_ranges(part, most // parts) for part in ranges])
     halves = _at_told_place(loop)
-    return sequence([_by_ranges(part, most // 2) for part in halves]) if halves else loop
+    if halves:
+        return sequence([_by_ranges(part, most // 2) for part in halves])
+    period = _period(loop) if is_known else None
+    return loop if period is None else _by_periods(loop, period, most)
+
+
+def _period(loop: tirx.For) -> int | None:
+    """The steps after which remainders of the index begin again, if they do so all along."""
+    simplify, first = sym.Analyzer().simplify, int(loop.min)
+    sizes: set[int] = set()
+    for division in (*nodes(loop.body, tirx.FloorDiv), *nodes(loop.body, tirx.FloorMod)):
+        if not uses(division.a, loop.loop_var):
+            continue
+        rest = simplify(division.a - loop.loop_var)
+        if not isinstance(division.b, tirx.IntImm) or not isinstance(rest, tirx.IntImm):
+            return None
+        if (int(rest) + first) % int(division.b):
+            return None
+        sizes.add(int(division.b))
+    period, extent = min(sizes, default=0), int(loop.extent)
+    are_whole = period >= _SHORTEST and not any(size % period for size in (*sizes, extent))
+    return period if are_whole and period < extent else None
+
+
+def _by_periods(loop: tirx.For, period: int, most: int) -> tirx.For:
+    """The loop as one over periods, around one over the steps of each."""
+    dtype = loop.loop_var.ty.dtype
+    number, step = tirx.Var("period", dtype), tirx.Var(loop.loop_var.name, dtype)
+    zero, size = tirx.const(0, dtype), tirx.const(period, dtype)
+    count = tirx.const(int(loop.extent) // period, dtype)
+    analyzer = sym.Analyzer()
+    analyzer.bind(number, ir.Range(zero, count))
+    analyzer.bind(step, ir.Range(zero, size))
+    body = at_step(loop.body, loop.loop_var, loop.min + number * size + step)
+    divided = [(tirx.FloorDiv, analyzer.simplify), (tirx.FloorMod, analyzer.simplify)]
+    inner = tirx.For(step, zero, size, tirx.ForKind.SERIAL, tvm_ffi.structural_map(body, divided))
+    if period <= _LONGEST and not nodes(inner.body, ir.Call):
+        if not is_elementwise(inner) or _has_truth_in_memory(inner):
+            return loop
+        vector = tirx.For(step, zero, size, tirx.ForKind.VECTORIZED, inner.body)
+        return tirx.For(number, zero, count, loop.kind, vector)
+    return tirx.For(number, zero, count, loop.kind, _by_ranges(inner, most))
+
+
+def _has_truth_in_memory(loop: tirx.For) -> bool:
+    """Whether a loop reads or stores truth values, which are no vectors in memory."""
+    in_memory = [*nodes(loop.body, ir.TensorLoad), *(x.value for x in statements(loop.body))]
+    return any(dtype_of(x) == "bool" for x in in_memory)
 
 
 def _bounds(loop: tirx.For) -> list[int]:
