@@ -87,6 +87,35 @@ def test_cross_entropy_is_one_kernel_each_way(fn: Any) -> None:
     _check(fn, X, TARGET, WEIGHT)
 
 
+def with_probabilities(x, t):
+    log_probabilities = torch.log_softmax(x, -1)
+    return F.nll_loss(log_probabilities, t), log_probabilities
+
+
+def less_the_targets(x, t):
+    return (torch.logsumexp(x, -1) - x[torch.arange(x.shape[0]), t]).mean()
+
+
+def with_the_sizes(x, t):
+    return F.cross_entropy(x, t) + torch.logsumexp(x, -1).square().mean()
+
+
+def with_the_scale(x, t):
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale), scale, scale.mean() + t.sum()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [with_probabilities, less_the_targets, with_the_sizes, with_the_scale],
+    ids=lambda fn: fn.__name__,
+)
+def test_what_losses_have_of_each_row_is_computed_with_the_rows(fn: Any) -> None:
+    compiled = bt.jit("cpu")(fn)
+    assert len(compiled.lower(X, TARGET).compile().kernels) == 1
+    torch.testing.assert_close(compiled(X, TARGET), fn(X, TARGET))
+
+
 def test_cross_entropy_of_no_gradient_has_no_probabilities_in_memory() -> None:
     """Those of the targets alone are read; the rows are not stored for that."""
     kernel = bt.jit("cpu")(F.cross_entropy).source(X, TARGET, kind="tir")

@@ -66,7 +66,7 @@ def fused_rows(
     loops = sch.get_loops(block)
     if axes == 0:  # A single row.
         return sch.add_unit_loop(loops[0])
-    return sch.fuse(*loops[: _sized(info)[axes - 1] + 1])
+    return sch.fuse(*loops[: sized_axes(info)[axes - 1] + 1])
 
 
 def rows_in_pieces(axis: int, pieces: int) -> RowOf:
@@ -83,7 +83,7 @@ def rows_in_pieces(axis: int, pieces: int) -> RowOf:
         sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, info: SBlockInfo, axes: int
     ) -> s_tir.schedule.LoopRV:
         loops = sch.get_loops(block)
-        rows = [loops[place] for place in _sized(info)[:axes]]
+        rows = [loops[place] for place in sized_axes(info)[:axes]]
         if pieces == 1:
             return rows[-1]
         piece, rows[axis] = sch.split(rows[axis], [pieces, None])
@@ -93,7 +93,7 @@ def rows_in_pieces(axis: int, pieces: int) -> RowOf:
     return row_of
 
 
-def _sized(info: SBlockInfo) -> list[int]:
+def sized_axes(info: SBlockInfo) -> list[int]:
     """The places of the block's axes that are not 1."""
     return [place for place, it in enumerate(info.iters) if not is_one(it.dom)]
 

@@ -7,13 +7,22 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.passes.blocks import CHEAP, inline_cheap, is_at_least, open_kernel
+from babytriton.passes.blocks import (
+    CHEAP,
+    inline_cheap,
+    is_at_least,
+    is_output,
+    is_pointwise,
+    open_kernel,
+    reads_from,
+)
 from babytriton.passes.cpu.elementwise import PARALLEL
 from babytriton.passes.cpu.row_loops import (
     fused_rows,
     gather_rows,
     has_one_result,
     loops_inside,
+    sized_axes,
 )
 from babytriton.passes.nests import fuse_reduced, producing_nest
 from babytriton.passes.rows import row_work
@@ -48,13 +57,39 @@ class Rowwise(ScheduleRule):
             return None
         on_rows = [infos[n] for n in work.blocks]
         after = [infos[n] for n in work.after]
-        nests = [on_rows] if has_one_result(sch, on_rows, after) else row_nests(sch, on_rows)
+        if has_one_result(sch, on_rows, after):
+            nests = [on_rows]
+        else:
+            late = of_results(sch, on_rows, len(work.rows))
+            on_rows = [info for info in on_rows if info not in late]
+            after = [info for info in infos if info in late or info in after]
+            nests = row_nests(sch, on_rows)
         for nest in nests:
             schedule_rows(sch, nest, len(work.rows), after)
         for info in after:
             if info.is_reduction():
                 sch.decompose_reduction(info.block_rv, fuse_reduced(sch, info)[0])
         return sch
+
+
+def of_results(sch: s_tir.Schedule, infos: list[SBlockInfo], axes: int) -> list[SBlockInfo]:
+    """Blocks of a value for each row, of what is a result, that run after the rows as well.
+
+    TVM moves none into the loop of others that reads these at places from a tensor.
+
+    Args:
+        sch: the kernel.
+        infos: blocks that work on rows.
+        axes: how many of a block's axes are the rows.
+    """
+    found: list[SBlockInfo] = []
+    for info in reversed(infos):
+        is_point = is_pointwise(sch, info) and len(sized_axes(info)) == axes
+        readers = [other for other in infos if other is not info and reads_from(sch, other, info)]
+        is_small = not is_at_least(info, SMALL + 1) and not is_output(sch, info)
+        if is_point and is_small and all(reader in found for reader in readers):
+            found.append(info)
+    return found
 
 
 def row_nests(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[list[SBlockInfo]]:
