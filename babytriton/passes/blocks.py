@@ -226,18 +226,20 @@ def inline_cheap(
     repeat_calls: bool = False,
     text: int = CHEAP,
     keep_for: Sequence[SBlockInfo] = (),
+    keep: Sequence[SBlockInfo] = (),
 ) -> list[SBlockInfo]:
     """Inline the intermediate values that are as well computed at their reads; the other blocks.
 
     Values with calls (exp, a branch) that would run more often than now stay, unless
-    `repeat_calls`, and those that would add more than so much `text`; so does what the blocks
-    `keep_for` read. What one block reads several times is still computed once: compilers see that.
+    `repeat_calls`, and those that would add more than so much `text`; so do those to `keep`, and
+    what the blocks `keep_for` read. What one block reads several times is still computed once:
+    compilers see that.
     """
     kept: list[SBlockInfo] = []
     readers = list(keep_for)
     sizes = {info.name: points(info) for info in infos}
     for info in infos:
-        is_kept = any(reads_from(sch, reader, info) for reader in readers)
+        is_kept = info in keep or any(reads_from(sch, reader, info) for reader in readers)
         if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls, text):
             try:
                 sch.compute_inline(info.block_rv)

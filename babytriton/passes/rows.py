@@ -190,22 +190,38 @@ def along_rows(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[int]:
 
     Not of those that have as many points, but are for each row the same, as the weights of a norm
     are where there are as many rows as elements: others read them elsewhere than at their own row.
-    Nor of those that have nothing of a row's elements and that none of the others reads.
+    Nor of those that have nothing of a row's elements and that only others read: they run once all
+    rows are done.
     """
     found = [n for n, block in enumerate(blocks) if same_extents(spatial(block)[: len(rows)], rows)]
-    of_elements: set[int] = set()
-    for number in found:
-        block = blocks[number]
-        is_point = stores_points(block) and len(spatial(block)) == len(rows)
-        if not is_point or any(_reads(block, blocks[n]) for n in of_elements):
-            of_elements.add(number)
+    own = of_elements([blocks[n] for n in found], rows)
     for number in reversed(found):
         block = blocks[number]
-        if number in of_elements:
+        if block in own:
             continue
-        readers = [blocks[n] for n in found if n != number and _reads(blocks[n], block)]
-        if not readers or any(_reads_elsewhere(x, block, len(rows)) for x in readers):
+        readers = [n for n, other in enumerate(blocks) if n != number and _reads(other, block)]
+        beside = [blocks[n] for n in readers if n in found]
+        is_late = bool(readers) and not beside
+        if is_late or any(_reads_elsewhere(other, block, len(rows)) for other in beside):
             found.remove(number)
+    return found
+
+
+def of_elements(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[s_tir.SBlock]:
+    """Those of blocks on rows that go over a row's elements, and those that read what these give.
+
+    The latter only where rows are long: LLVM takes several short ones at once, but for what is read
+    of them at places from a tensor.
+    """
+    lengths = [math.prod(n for n in reduced(block) if isinstance(n, int)) for block in blocks]
+    are_long = max(lengths, default=0) >= LINE // 2 or not all(
+        isinstance(n, int) for block in blocks for n in reduced(block)
+    )
+    found: list[s_tir.SBlock] = []
+    for block in blocks:
+        is_point = stores_points(block) and len(spatial(block)) == len(rows)
+        if not is_point or (are_long and any(_reads(block, other) for other in found)):
+            found.append(block)
     return found
 
 

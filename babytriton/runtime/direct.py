@@ -206,7 +206,8 @@ class DirectLauncher:
     def _given(self, step: Launch, are_torchs: bool) -> Iterator[str]:
         """What a kernel is called with.
 
-        A number takes it less time to take than a tensor. A GPU's learn from tensors which it is.
+        On the CPU with addresses, where it knows all else: tvm-ffi hands over a number faster than
+        a tensor. Kernels of a GPU learn from tensors which GPU they are on.
         """
         for name in (*step.arguments, *step.written):
             by_address = are_torchs and self._device.type == "cpu" and name in step.by_address

@@ -105,9 +105,22 @@ def with_the_scale(x, t):
     return torch.round(x / scale), scale, scale.mean() + t.sum()
 
 
+def of_the_next(x, t):
+    return F.cross_entropy(x[:-1], t[1:])
+
+
+def of_some(x, t):
+    is_some = t > 5
+    found = x.log_softmax(-1).gather(1, t[:, None])[:, 0]
+    return torch.where(is_some, -found, 0.0).sum() / is_some.sum()
+
+
 @pytest.mark.parametrize(
     "fn",
-    [with_probabilities, less_the_targets, with_the_sizes, with_the_scale],
+    [
+        *(with_probabilities, less_the_targets, with_the_sizes, with_the_scale),
+        *(of_the_next, of_some),
+    ],
     ids=lambda fn: fn.__name__,
 )
 def test_what_losses_have_of_each_row_is_computed_with_the_rows(fn: Any) -> None:
@@ -116,7 +129,7 @@ def test_what_losses_have_of_each_row_is_computed_with_the_rows(fn: Any) -> None
     torch.testing.assert_close(compiled(X, TARGET), fn(X, TARGET))
 
 
-def test_cross_entropy_of_no_gradient_has_no_probabilities_in_memory() -> None:
+def test_cross_entropy_without_gradients_has_no_probabilities_in_memory() -> None:
     """Those of the targets alone are read; the rows are not stored for that."""
     kernel = bt.jit("cpu")(F.cross_entropy).source(X, TARGET, kind="tir")
     assert "alloc_buffer((T.int64(37), T.int64(103))" not in kernel

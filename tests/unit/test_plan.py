@@ -169,3 +169,13 @@ def call_of_kernel(compiled: Any) -> str:
     lines, _ = runner(compiled).lines({})
     (found,) = (line.strip() for line in lines if "kernel_" in line)
     return found.removeprefix("kernel_")
+
+
+def test_numbers_in_the_place_of_tensors_are_not_asked_for_a_device() -> None:
+    def softmaxes(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x, x.argmax(-1))
+
+    x = torch.randn(5000, 7)
+    assert "AllocWorkspace" in bt.jit("cpu")(softmaxes).source(x, kind="llvm")
+    assert "%dev_id" not in bt.jit("cpu")(softmaxes).source(x, kind="llvm")
+    check(softmaxes, x)

@@ -48,7 +48,12 @@ def spread(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid(x * c.repeat_interleave(x.shape[-1] // c.shape[-1], 1))
 
 
-FUNCTIONS = [repeated, by_head, joined, in_halves, chosen, compared, spread]
+def scales(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Each period stores one number alone."""
+    return c.repeat_interleave(x.shape[-1] // c.shape[-1], 1)
+
+
+FUNCTIONS = [repeated, by_head, joined, in_halves, chosen, compared, spread, scales]
 
 
 def check(found: torch.Tensor, fn: Any, x: torch.Tensor, c: torch.Tensor, within: float) -> None:
@@ -85,3 +90,23 @@ def test_a_loop_over_periods_divides_nothing(fn: Any) -> None:
     assert "for period in range(T.int64(32))" in kernel
     assert "for ax2_fused in T.vectorized(T.int64(16))" in kernel
     assert not re.search(r"ax2_fused (%|//)", kernel)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("size", [8, 16, 31])
+def test_integers(size: int, dtype: torch.dtype) -> None:
+    x, c = torch.arange(5 * 32 * size) % 100, torch.arange(5 * size) % 7
+    x, c = x.reshape(1, 5, -1).to(dtype), c.reshape(5, size).to(dtype)
+    for fn in (repeated, compared, scales):
+        assert torch.equal(bt.jit("cpu")(fn)(x, c), fn(x, c))
+
+
+def test_in_place() -> None:
+    def grown(x, c):
+        x.add_(c.repeat(1, 32))
+        return x * 2
+
+    x, c = torch.randn(4, 40, 32 * 16), torch.randn(40, 16)
+    ours, theirs = x.clone(), x.clone()
+    torch.testing.assert_close(bt.jit("cpu")(grown)(ours, c), grown(theirs, c))
+    torch.testing.assert_close(ours, theirs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -105,7 +106,7 @@ class _Tile:
     allocations: Sequence[tirx.AllocBuffer]
     ranges: Mapping[tirx.Var, ir.Range]
 
-    @property
+    @cached_property
     def memory(self) -> set[tirx.Var]:
         """That of the tile alone."""
         return {each.buffer for each in self.allocations}

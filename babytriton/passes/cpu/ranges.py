@@ -15,16 +15,19 @@ from tvm import ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
-from babytriton.passes.cpu.lanes import is_elementwise
+from babytriton.passes.cpu.lanes import is_elementwise, is_same_bfloat16
 from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
 # More loops than these take longer to compile than they save.
 _MOST = 8
 
-# Loops of fewer steps are no vectors. Of those of no more than the other number of steps LLVM may
-# write out each before it looks for vectors.
+# Shorter periods make no vectors. Loops of up to the other number of steps LLVM may write
+# out before it looks for vectors.
 _SHORTEST, _LONGEST = 8, 64
+
+# Fewer periods are too few for the machine's threads.
+_TASKS = 64
 
 
 def in_ranges(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -56,7 +59,10 @@ def _by_ranges(loop: tirx.For, most: int = _MOST) -> tirx.Stmt:
 
 
 def _period(loop: tirx.For) -> int | None:
-    """The steps after which remainders of the index begin again, if they do so all along."""
+    """After how many steps quotients and remainders of the index begin anew, all along.
+
+    None if they do so after no common number of steps, or the last period is not whole.
+    """
     simplify, first = sym.Analyzer().simplify, int(loop.min)
     sizes: set[int] = set()
     for division in (*nodes(loop.body, tirx.FloorDiv), *nodes(loop.body, tirx.FloorMod)):
@@ -74,29 +80,44 @@ def _period(loop: tirx.For) -> int | None:
 
 
 def _by_periods(loop: tirx.For, period: int, most: int) -> tirx.For:
-    """The loop as one over periods, around one over the steps of each."""
+    """The loop as one over periods, around one over the steps of each; as it is if that is no gain.
+
+    LLVM may write out the steps of a period before it looks for vectors: they become vectors here.
+    """
     dtype = loop.loop_var.ty.dtype
     number, step = tirx.Var("period", dtype), tirx.Var(loop.loop_var.name, dtype)
     zero, size = tirx.const(0, dtype), tirx.const(period, dtype)
     count = tirx.const(int(loop.extent) // period, dtype)
+    if loop.kind == tirx.ForKind.PARALLEL and int(count) < _TASKS:
+        return loop
     analyzer = sym.Analyzer()
     analyzer.bind(number, ir.Range(zero, count))
     analyzer.bind(step, ir.Range(zero, size))
-    body = at_step(loop.body, loop.loop_var, loop.min + number * size + step)
-    divided = [(tirx.FloorDiv, analyzer.simplify), (tirx.FloorMod, analyzer.simplify)]
-    inner = tirx.For(step, zero, size, tirx.ForKind.SERIAL, tvm_ffi.structural_map(body, divided))
-    if period <= _LONGEST and not nodes(inner.body, ir.Call):
-        if not is_elementwise(inner) or _has_truth_in_memory(inner):
-            return loop
-        vector = tirx.For(step, zero, size, tirx.ForKind.VECTORIZED, inner.body)
-        return tirx.For(number, zero, count, loop.kind, vector)
-    return tirx.For(number, zero, count, loop.kind, _by_ranges(inner, most))
+    body = _divided(at_step(loop.body, loop.loop_var, loop.min + number * size + step), analyzer)
+    inner = tirx.For(step, zero, size, tirx.ForKind.SERIAL, body)
+    if period > _LONGEST or (nodes(body, ir.Call) and period % _SHORTEST == 0):
+        return tirx.For(number, zero, count, loop.kind, _by_ranges(inner, most))
+    if nodes(body, ir.Call) or not _has_vectors(inner):
+        return loop
+    vector = tirx.For(step, zero, size, tirx.ForKind.VECTORIZED, body)
+    return tirx.For(number, zero, count, loop.kind, vector)
 
 
-def _has_truth_in_memory(loop: tirx.For) -> bool:
-    """Whether a loop reads or stores truth values, which are no vectors in memory."""
-    in_memory = [*nodes(loop.body, ir.TensorLoad), *(x.value for x in statements(loop.body))]
-    return any(dtype_of(x) == "bool" for x in in_memory)
+def _has_vectors(loop: tirx.For) -> bool:
+    """Whether TVM makes vectors of a loop without calls: not of truth values in memory."""
+    stores = statements(loop.body)
+    in_memory = [*nodes(loop.body, ir.TensorLoad), *(store.value for store in stores)]
+    return (
+        is_elementwise(loop)
+        and not any(dtype_of(x) == "bool" for x in in_memory)
+        and not any(is_same_bfloat16(store, loop) for store in stores)
+    )
+
+
+def _divided(body: tirx.Stmt, analyzer: sym.Analyzer) -> tirx.Stmt:
+    """The statement with what is known of its quotients and remainders."""
+    kinds = (tirx.FloorDiv, tirx.FloorMod)
+    return tvm_ffi.structural_map(body, [(kind, analyzer.simplify) for kind in kinds])
 
 
 def _bounds(loop: tirx.For) -> list[int]:
@@ -112,9 +133,8 @@ def _range(loop: tirx.For, start: int, end: int) -> tirx.For:
     zero, extent = tirx.const(0, dtype), tirx.const(end - start, dtype)
     analyzer = sym.Analyzer()
     analyzer.bind(variable, ir.Range(zero, extent))
-    body = at_step(loop.body, loop.loop_var, tirx.const(start, dtype) + variable)
-    divided = [(tirx.FloorDiv, analyzer.simplify), (tirx.FloorMod, analyzer.simplify)]
-    body = tvm_ffi.structural_map(body, divided)
+    place = tirx.const(start, dtype) + variable
+    body = _divided(at_step(loop.body, loop.loop_var, place), analyzer)
     return tirx.For(variable, zero, extent, loop.kind, _decided(body, analyzer))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
@@ -25,7 +27,7 @@ from babytriton.passes.cpu.row_loops import (
     sized_axes,
 )
 from babytriton.passes.nests import fuse_reduced, producing_nest
-from babytriton.passes.rows import row_work
+from babytriton.passes.rows import RowWork, of_elements, row_work
 
 SMALL = PARALLEL
 """Points that a block may have which runs, on one thread, when all rows are done."""
@@ -50,8 +52,7 @@ class Rowwise(ScheduleRule):
         work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
         if work is None:
             return None
-        after = [infos[n] for n in work.after]
-        infos = inline_cheap(sch, infos, text=_TEXT, keep_for=after)
+        infos = inline_cheap(sch, infos, text=_TEXT, keep=_read_after(sch, infos, work))
         work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
         if work is None or work.before or (not work.rows and is_at_least(infos[0], PARALLEL)):
             return None
@@ -70,6 +71,16 @@ class Rowwise(ScheduleRule):
             if info.is_reduction():
                 sch.decompose_reduction(info.block_rv, fuse_reduced(sch, info)[0])
         return sch
+
+
+def _read_after(
+    sch: s_tir.Schedule, infos: Sequence[SBlockInfo], work: RowWork
+) -> list[SBlockInfo]:
+    """The blocks over a row's elements of which others read results when all rows are done."""
+    after = [infos[n] for n in work.after]
+    own = of_elements([sch.get(infos[n].block_rv) for n in work.blocks], work.rows)
+    on_rows = [infos[n] for n in work.blocks if sch.get(infos[n].block_rv) in own]
+    return [info for info in on_rows if any(reads_from(sch, later, info) for later in after)]
 
 
 def of_results(sch: s_tir.Schedule, infos: list[SBlockInfo], axes: int) -> list[SBlockInfo]:

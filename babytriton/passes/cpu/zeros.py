@@ -8,7 +8,8 @@ from tvm import IRModule, ir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name
 
-# What types are called in LLVM IR, and zeros that leave every number as it is when added to it.
+# What types are called in LLVM IR, and zeros that leave every number as it is: floats when they are
+# added, integers by an exclusive or as well.
 _ZEROS = {
     "float32": ("float", "-0.0"),
     "float64": ("double", "-0.0"),
@@ -16,8 +17,8 @@ _ZEROS = {
     "int64": ("i64", "0"),
 }
 
-HAVE_ZEROS = frozenset(_ZEROS)
-"""The dtypes that there is a zero of."""
+DTYPES = frozenset(_ZEROS)
+"""Those that there is a zero of."""
 
 _NAME = "babytriton_zero_of_{type}"
 _SOURCE = """
