@@ -16,9 +16,8 @@ def as_they_stand(mod: IRModule) -> IRModule:
     """Kernels whose indices are computed as they are written.
 
     Of a division within another, TVM's ``IterMapSimplify`` loses the remainder of what is added
-    below: of ``((i + 1) // 2 + 1) % 8`` it makes ``(i + 2) % 16 // 2``; and of ``(7 - i) % 4``,
-    written with a negative factor, ``-i % 4``. Through a bitwise
-    operation, which code generators drop, it does not see.
+    below: of ``((i + 1) // 2 + 1) % 8`` it makes ``(i + 2) % 16 // 2``; and of ``(7 - i) % 4`` it
+    makes ``-i % 4``. Through a bitwise operation, which code generators drop, it does not see.
     """
     functions = {
         var: _changed(func) if isinstance(func, tirx.PrimFunc) else func
@@ -167,9 +166,10 @@ def _is_mistaken(division: ir.Expr) -> bool:
             (tirx.FloorMod, lambda inner: type(inner)(inner.a, _divisor(inner))),
         ],
     )
-    if any(
-        _is_negative(x) for product in nodes(dividend, tirx.Mul) for x in (product.a, product.b)
-    ):
+    factors = [x for product in nodes(dividend, tirx.Mul) for x in (product.a, product.b)]
+    if any(map(_is_negative, factors)):
+        return True
+    if not all(isinstance(each.b, tirx.IntImm) for each in nodes(dividend, tirx.Sub)):
         return True
     sums = [*nodes(dividend, tirx.Add), *nodes(dividend, tirx.Sub)]
     numbers = [part for each in sums for part in (each.a, each.b) if isinstance(part, tirx.IntImm)]
@@ -187,12 +187,12 @@ def _divisor(division: ir.Expr) -> ir.Expr:
 
 
 def _opaque(index: ir.Expr) -> ir.Expr:
-    """The index with its innermost divisions behind a bitwise operation, if it needs to be."""
+    """The index with divisions behind a bitwise operation: the innermost, and those mistaken."""
     if not any(map(_is_mistaken, _divisions(index))):
         return index
 
     def wrapped(division: ir.Expr) -> ir.Expr:
-        if _divisions(division.a):
+        if _divisions(division.a) and not _is_mistaken(division):
             return division
         return tirx.bitwise_or(division, tirx.const(0, division.ty.dtype))
 

@@ -42,7 +42,25 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return F.pad(x[None], (1, 0), mode="circular")[0].flip(-1) + x.repeat(2).flip(0)[: len(x) + 1]
 
 
-FUNCTIONS = pytest.mark.parametrize("fn", [repeated, expanded, rolled, interleaved, turned])
+def beside_itself(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x.repeat(2).flip(0), x])
+
+
+def reflected(x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x.repeat(2)[None], (0, 2), mode="reflect")[0]
+
+
+def twice_turned(x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x.repeat(2).flip(0), (1, 2)).repeat(2).roll(1)
+
+
+FUNCTIONS = pytest.mark.parametrize(
+    "fn",
+    [
+        *(repeated, expanded, rolled, interleaved, turned),
+        *(beside_itself, reflected, twice_turned),
+    ],
+)
 
 
 @FUNCTIONS
@@ -51,6 +69,20 @@ def test_on_the_cpu(fn: Callable[[torch.Tensor], torch.Tensor], dynamic: bool) -
     for size in (8, 9, 13):
         x = torch.arange(float(size))
         assert torch.equal(bt.jit("cpu", dynamic=dynamic)(fn)(x), fn(x))
+
+
+@pytest.mark.parametrize("times", [2, 8, 12])
+def test_falling_indices_of_tasks(times: int) -> None:
+    """Several tasks share each row, whose index has a division within another then."""
+
+    def fallen(x, c):
+        whole = c.repeat(1, times)
+        return whole.flip(1), x + whole.flip(1), (x + whole).flip(-1)
+
+    c = torch.randn(16, 128)
+    x = torch.randn(2, 16, times * 128)
+    for found, exact in zip(bt.jit("cpu")(fallen)(x, c), fallen(x, c)):
+        assert torch.equal(found, exact)
 
 
 @needs_gpu
