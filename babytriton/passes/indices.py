@@ -169,7 +169,10 @@ def _is_mistaken(division: ir.Expr) -> bool:
     factors = [x for product in nodes(dividend, tirx.Mul) for x in (product.a, product.b)]
     if any(map(_is_negative, factors)):
         return True
-    if not all(isinstance(each.b, tirx.IntImm) for each in nodes(dividend, tirx.Sub)):
+    # It leaves bounds alone, such as how much of the last piece there is.
+    is_bound = bool(nodes(dividend, tirx.Min)) or bool(nodes(dividend, tirx.Max))
+    falling = [each for each in nodes(dividend, tirx.Sub) if not isinstance(each.b, tirx.IntImm)]
+    if falling and not is_bound:
         return True
     sums = [*nodes(dividend, tirx.Add), *nodes(dividend, tirx.Sub)]
     numbers = [part for each in sums for part in (each.a, each.b) if isinstance(part, tirx.IntImm)]
