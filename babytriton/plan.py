@@ -57,14 +57,14 @@ class Launch:
         arguments: the variables that it takes.
         outputs: what it takes after these, and writes.
         updated: those of the arguments that it writes to as well.
-        by_address: those variables for tensors of which it knows all but where they lie.
+        known: those variables for tensors of which it knows all but where they lie.
     """
 
     kernel: str
     arguments: tuple[str, ...]
     outputs: tuple[Allocation, ...]
     updated: tuple[str, ...] = ()
-    by_address: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
 
     @property
     def written(self) -> tuple[str, ...]:

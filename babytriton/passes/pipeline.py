@@ -140,8 +140,8 @@ def _lowering() -> tuple[Any, ...]:
             [_pass(launch_names.launching), on_the_stack(), in_vectors(), finish_host()]
         )
         own = (
-            *(vector_math.lower_intrinsics(host), store_past_caches(), own_remainders()),
-            *(define_zeros(), tell_work()),
+            *(vector_math.lower_intrinsics(host), store_past_caches()),
+            *(_pass(own_remainders), _pass(define_zeros), tell_work()),
         )
         return tvm.transform.Sequential(own)
 

@@ -210,8 +210,8 @@ class DirectLauncher:
         a tensor. Kernels of a GPU learn from tensors which GPU they are on.
         """
         for name in (*step.arguments, *step.written):
-            by_address = are_torchs and self._device.type == "cpu" and name in step.by_address
-            yield f"{name}.data_ptr()" if by_address else name
+            is_known = are_torchs and self._device.type == "cpu" and name in step.known
+            yield f"{name}.data_ptr()" if is_known else name
 
 
 def _reported(lines: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ what LLVM knows nothing of.
 
 from __future__ import annotations
 
-import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
@@ -19,17 +18,13 @@ from babytriton.passes.intrinsics import dtype_of
 from babytriton.passes.statements import sequence
 
 
-def own_remainders() -> tvm.transform.Pass:
+def own_remainders(mod: IRModule) -> IRModule:
     """Kernels whose remainders are their own, for before code generation."""
-
-    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
-        functions = {
-            var: _with_own(func) if isinstance(func, tirx.PrimFunc) else func
-            for var, func in mod.functions_items()
-        }
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.OwnRemainders")
+    functions = {
+        var: _with_own(func) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _with_own(func: tirx.PrimFunc) -> tirx.PrimFunc:

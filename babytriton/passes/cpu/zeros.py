@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import IRModule, ir, tirx
 
 from babytriton.ops.primfunc import nodes
@@ -37,17 +36,13 @@ def bind_zero(variable: tirx.Var) -> tirx.Stmt:
     return tirx.Bind(variable, tirx.call_extern(variable.ty.dtype, _NAME.format(type=type)))
 
 
-def define_zeros() -> tvm.transform.Pass:
-    """What the kernels call for them, for before code generation."""
-
-    def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
-        functions = {
-            var: _with_definitions(func) if isinstance(func, tirx.PrimFunc) else func
-            for var, func in mod.functions_items()
-        }
-        return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-    return tvm.transform.module_pass(run, opt_level=0, name="babytriton.DefineZeros")
+def define_zeros(mod: IRModule) -> IRModule:
+    """Kernels with what they call for them, for before code generation."""
+    functions = {
+        var: _with_definitions(func) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _with_definitions(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -172,8 +172,8 @@ def expm1(steps: Steps, x: ir.Expr) -> ir.Expr:
 def sigmoid(steps: Steps, x: ir.Expr) -> ir.Expr:
     """1 / (1 + exp(-x)), by exp(-abs(x)), which does not overflow where the result is tiny."""
     x = steps(x)
-    sign = tirx.bitwise_or(steps.bits(x), steps.i(-(2**31)))
-    e = _exp_at_most_one(steps, steps(steps.from_bits(sign)))
+    negative = tirx.bitwise_or(steps.bits(x), steps.i(-(2**31)))
+    e = _exp_at_most_one(steps, steps(steps.from_bits(negative)))
     over = steps(tirx.Select(x < steps.f(0.0), e, steps.f(1.0)))
     return steps(over / (steps.f(1.0) + e))
 
