@@ -8,6 +8,10 @@ from typing import Any
 
 from babytriton.types import DType
 
+ALLOCATE, FREE = "babytriton.allocate_on_gpu", "babytriton.free_on_gpu"
+"""TVM's names of what functions get memory from between the kernels that they launch: of a GPU's
+number and a number of bytes to an address, and of that address."""
+
 
 @dataclass(frozen=True)
 class Allocation:

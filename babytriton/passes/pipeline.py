@@ -40,6 +40,7 @@ from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
 from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
+from babytriton.passes.gpu.memory import from_torch
 from babytriton.passes.gpu.order_keys import order_keys_by_name
 from babytriton.passes.gpu.parameters import in_order, names_of_parameters
 from babytriton.passes.gpu.portable import (
@@ -137,7 +138,10 @@ def _lowering() -> tuple[Any, ...]:
 
     def finish() -> tvm.transform.Pass:
         host = tvm.transform.Sequential(
-            [_pass(launch_names.launching), on_the_stack(), in_vectors(), finish_host()]
+            [
+                *map(_pass, (launch_names.launching, from_torch)),
+                *(on_the_stack(), in_vectors(), finish_host()),
+            ]
         )
         own = (
             *(vector_math.lower_intrinsics(host), store_past_caches()),

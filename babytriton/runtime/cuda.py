@@ -1,8 +1,8 @@
 """CUDA's own tools: a compiler for PTX and machine code, a disassembler for SASS.
 
 The compiler is NVRTC from its pip package, so that no CUDA toolkit is needed; ``nvcc`` where that
-is asked for, or alone there. The disassembler is ``nvdisasm``, from PATH, a toolkit or its pip
-package.
+is asked for, or alone there. NVRTC's headers are those of pip packages, or a toolkit's. The
+disassembler is ``nvdisasm``, from PATH, a toolkit or its pip package.
 """
 
 from __future__ import annotations
@@ -25,18 +25,36 @@ import tvm_ffi
 
 from babytriton import errors
 from babytriton.config import CONFIG
+from babytriton.plan import ALLOCATE, FREE
 from babytriton.runtime.toolchain import libraries, pip_files
 
 _NVRTC_PACKAGES = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
+_CCCL = "cuda/std/cstdint"
 
 
 def has_compiler() -> bool:
     """Whether there is a compiler for CUDA here."""
-    return shutil.which("nvcc") is not None or (not CONFIG.nvcc and bool(_nvrtc_libraries()))
+    return shutil.which("nvcc") is not None or (not CONFIG.nvcc and _has_nvrtc())
 
 
 def _nvrtc_libraries() -> list[str]:
     return libraries("libnvrtc.so.*")
+
+
+def _has_nvrtc() -> bool:
+    """Whether NVRTC is here with its headers: torch brings it without those of CCCL."""
+    return bool(_nvrtc_libraries()) and any(Path(at, _CCCL).exists() for at in _include_folders())
+
+
+def _include_folders() -> list[str]:
+    """Where headers are: of pip packages, which fit their NVRTC, before a toolkit's."""
+    include = _toolkit() / "include"
+    found = [*pip_files("include"), *pip_files("include/cccl"), str(include), str(include / "cccl")]
+    return [path for path in found if os.path.isdir(path)]
+
+
+def _toolkit() -> Path:
+    return Path(os.environ.get("CUDA_PATH", "/usr/local/cuda"))
 
 
 def _chosen_nvcc() -> str | None:
@@ -49,7 +67,7 @@ def _chosen_nvcc() -> str | None:
     if CONFIG.nvcc and found is None:
         purpose = "BABYTRITON_NVCC=1"
         raise errors.MissingTool(None, "nvcc", purpose, "nvidia-cuda-nvcc").error()
-    return found if CONFIG.nvcc or not _nvrtc_libraries() else None
+    return found if CONFIG.nvcc or not _has_nvrtc() else None
 
 
 def ptx(source: str, arch: str) -> str:
@@ -124,22 +142,21 @@ def _run(command: list[str]) -> bytes:
 
 
 def _find_program(name: str) -> str | None:
-    toolkit = Path(os.environ.get("CUDA_PATH", "/usr/local/cuda")) / "bin" / name
-    candidates = [shutil.which(name), str(toolkit), *pip_files(f"bin/{name}")]
+    candidates = [shutil.which(name), str(_toolkit() / "bin" / name), *pip_files(f"bin/{name}")]
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
 def _nvrtc(source: str, arch: str, result: str, purpose: str) -> bytes:
-    found = _nvrtc_libraries()
-    if not found:
-        raise errors.MissingTool(None, "nvcc or NVRTC", purpose, _NVRTC_PACKAGES).error()
-    nvrtc = ctypes.CDLL(found[0])
+    if not _has_nvrtc():
+        tool = "nvcc or NVRTC with its headers"
+        raise errors.MissingTool(None, tool, purpose, _NVRTC_PACKAGES).error()
+    nvrtc = ctypes.CDLL(_nvrtc_libraries()[0])
     _require_known(nvrtc, arch)
     program = ctypes.c_void_p()
     text = source.encode()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None)
-    includes = [*pip_files("include"), *pip_files("include/cccl")]
-    flags = [f"--gpu-architecture={arch}", "-default-device", *(f"-I{path}" for path in includes)]
+    includes = [f"-I{path}" for path in _include_folders()]
+    flags = [f"--gpu-architecture={arch}", "-default-device", *includes]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     try:
         if nvrtc.nvrtcCompileProgram(program, len(flags), options):
@@ -200,6 +217,22 @@ def _compile_for_tvm(source: str, *_: Any) -> bytes:
     return cubin(source, str(arch.attrs["arch"]) if arch else f"sm_{major}{minor}")
 
 
+def _allocate(device: int, bytes: int) -> int:
+    """Memory of torch's on the current stream of a GPU, which is the current one."""
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    return int(torch._C._cuda_cudaCachingAllocator_raw_alloc(bytes, stream))
+
+
+def _free(address: int) -> None:
+    """What is on the stream already may use the memory to the end."""
+    torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+
+
+# What the allocator raises comes out of kernels as itself.
+tvm_ffi.register_error("OutOfMemoryError", torch.OutOfMemoryError)
+
 if torch.cuda.is_available():
+    tvm_ffi.register_global_func(ALLOCATE, _allocate, override=True)
+    tvm_ffi.register_global_func(FREE, _free, override=True)
     # TVM's own callback compiles with fast-math, whose results differ from torch's.
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", _compile_for_tvm, override=True)

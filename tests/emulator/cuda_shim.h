@@ -55,6 +55,16 @@ inline void emulator_call(void (*kernel)(Parameters...), void** arguments) {
   emulator_call(kernel, arguments, std::index_sequence_for<Parameters...>());
 }
 
+// Which of a kernel's parameters are addresses, as a text of '*' and '-'.
+template <class... Parameters>
+struct EmulatorParameters {
+  static constexpr char kinds[] = {(std::is_pointer<Parameters>::value ? '*' : '-')..., '\0'};
+};
+template <class... Parameters>
+constexpr const char* emulator_kinds(void (*)(Parameters...)) {
+  return EmulatorParameters<Parameters...>::kinds;
+}
+
 // Written after each kernel's source. The linker names the ends of a section.
 #define EMULATOR_EXPORT(kernel, bound)                                                     \
   extern "C" {                                                                             \
@@ -63,7 +73,8 @@ inline void emulator_call(void (*kernel)(Parameters...), void** arguments) {
   static void run_##kernel(void** arguments) { emulator_call(&kernel, arguments); }        \
   __attribute__((visibility("default"))) extern const EmulatorKernel emulated_##kernel;    \
   const EmulatorKernel emulated_##kernel = {&run_##kernel, __start_shared_##kernel,        \
-                                            __stop_shared_##kernel, bound};                \
+                                            __stop_shared_##kernel, bound,                 \
+                                            emulator_kinds(&kernel)};                     \
   }
 
 // ---- Threads -----------------------------------------------------------------------------------

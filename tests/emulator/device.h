@@ -18,6 +18,7 @@ struct EmulatorKernel {
   unsigned char* shared_begin;  // its static shared memory; both null where it has none
   unsigned char* shared_end;
   unsigned launch_bound;  // the threads named by __launch_bounds__, or 0
+  const char* parameters;  // '*' for each that is an address, '-' for each other
 };
 
 enum EmulatorCollective { EMULATOR_SYNC, EMULATOR_SHUFFLE, EMULATOR_BALLOT };

@@ -79,7 +79,7 @@ def _install() -> None:
         raise EmulatorError(reason)
     # TVM's CUDA runtime finds its two libraries by name, among those the process already has.
     _driver()
-    ctypes.CDLL(str(_build().joinpath("libcudart.so.13")), mode=ctypes.RTLD_GLOBAL)
+    _runtime()
     imported_before = "tvm" in sys.modules
     import tvm
     import tvm_ffi
@@ -89,8 +89,25 @@ def _install() -> None:
         runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
         ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_kernels, override=True)
+    tvm_ffi.register_global_func(ALLOCATE, _allocate, override=True)
+    tvm_ffi.register_global_func(FREE, _free, override=True)
     if not tvm.cuda(0).exist:
         raise EmulatorError("TVM does not see the emulated device")
+
+
+# What functions get memory from between their kernels: babytriton's names, which is not imported
+# before the emulator is there.
+ALLOCATE, FREE = "babytriton.allocate_on_gpu", "babytriton.free_on_gpu"
+
+
+def _allocate(device: int, size: int) -> int:
+    pointer = ctypes.c_void_p()
+    _runtime().cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size))
+    return pointer.value or 0
+
+
+def _free(address: int) -> None:
+    _runtime().cudaFree(ctypes.c_void_p(address))
 
 
 @contextlib.contextmanager
@@ -242,6 +259,11 @@ def _driver() -> ctypes.CDLL:
     return library
 
 
+@functools.cache
+def _runtime() -> ctypes.CDLL:
+    return ctypes.CDLL(str(_build() / "libcudart.so.13"), mode=ctypes.RTLD_GLOBAL)
+
+
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];")
 # One step of a reduction within a warp: `w_16_0` is the sum of two lanes.
 WARP_STEP = re.compile(r"^ *(\(\(volatile [\w ]+\*\)\w+\)\[.*\] = w_[\d_]+;)$", re.MULTILINE)
@@ -378,7 +400,7 @@ class Kernel:
         dynamic_shared: int = 0,
     ) -> None:
         """Launch with CPU tensors, copied to device memory and back, and ctypes numbers."""
-        runtime = ctypes.CDLL(str(_build() / "libcudart.so.13"))
+        runtime = _runtime()
         buffers: list[tuple[torch.Tensor, ctypes.c_void_p]] = []
         values: list[Any] = []
         for arg in args:

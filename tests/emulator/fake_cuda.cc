@@ -70,6 +70,17 @@ std::string refusal(const LaunchConfig& config, const Function& function) {
   return "";
 }
 
+// Which parameter is an address of the host's memory, or an empty string.
+std::string stray_address(const EmulatorKernel& kernel, void** arguments) {
+  for (size_t i = 0; kernel.parameters[i]; ++i) {
+    if (kernel.parameters[i] != '*') continue;
+    const void* address = *static_cast<void**>(arguments[i]);
+    if (address && !emulator::is_on_device(address))
+      return "parameter " + std::to_string(i) + " is no address of the device's memory";
+  }
+  return "";
+}
+
 int fail(Result result, std::string message) {
   last_error = std::move(message);
   return result;
@@ -123,6 +134,8 @@ int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** argument
   ++launch_count;
   const std::string refused = refusal(*config, target);
   if (!refused.empty()) return fail(kInvalidValue, target.name + ": " + refused);
+  const std::string stray = stray_address(*target.kernel, arguments);
+  if (!stray.empty()) return fail(kLaunchFailed, target.name + ": " + stray);
   const std::string problem = emulator::run_launch(
       {target.kernel, config->grid, config->block, config->dynamic_shared, arguments});
   if (!problem.empty()) return fail(kLaunchFailed, target.name + ": " + problem);

@@ -88,6 +88,11 @@ bool in_bounds(const void* pointer, size_t size) {
   return number(pointer) + size <= number(buffer.end());
 }
 
+bool is_on_device(const void* pointer) {
+  auto next = buffers.upper_bound(number(pointer));
+  return next != buffers.begin() && number(pointer) <= number(std::prev(next)->second.end());
+}
+
 std::string describe_address(const void* address) {
   const uintptr_t at = number(address);
   for (const auto& [begin, buffer] : buffers) {

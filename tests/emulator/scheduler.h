@@ -29,6 +29,7 @@ std::string run_launch(const Launch& launch);
 void* allocate(size_t size);
 bool release(void* pointer);
 bool in_bounds(const void* pointer, size_t size);  // true also for memory that is not the device's
+bool is_on_device(const void* pointer);              // or right behind a buffer there
 std::string describe_address(const void* address);
 std::string check_margins();
 

@@ -438,6 +438,14 @@ def test_gxx_error_names_the_line() -> None:
         kernel("half* x", "int unused;\n__syncthreads();\n*x = hsinh(*x);")
 
 
+def test_memory_of_the_host_is_refused() -> None:
+    """The device has none of its addresses."""
+    x = torch.zeros(4)
+    copy = kernel("float* x, const float* y", "x[0] = y[0];")
+    with pytest.raises(EmulatorError, match="parameter 1 is no address of the device's memory"):
+        copy(x, ctypes.c_void_p(torch.ones(4).data_ptr()))
+
+
 def test_numbers_pass_by_value() -> None:
     fill = kernel("double* x, long a, float b, bool c", "*x = double(a) + b + c;")
     x = torch.zeros(1, dtype=torch.float64)
