@@ -20,8 +20,13 @@ from babytriton.plan import Launch, OutsideCall, Plan
 from babytriton.runtime.interop import contiguous_results, on_device, packed
 from babytriton.types import MemoryFormat
 
-# As torch.compile's own code allocates; not in torch's stubs.
-_empty_strided_cpu: Callable[..., torch.Tensor] = guards._empty_strided_cpu  # type: ignore[attr-defined]
+_Allocate = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+
+# As torch.compile's own code allocates: on the CPU, and on the current GPU. Not in torch's stubs.
+_ALLOCATE: dict[str, _Allocate] = {
+    "cpu": guards._empty_strided_cpu,  # type: ignore[attr-defined]
+    "cuda": guards._empty_strided_cuda,  # type: ignore[attr-defined]
+}
 
 LARGE = 16 << 20
 """Bytes. Fresh memory of this size costs more than a kernel takes to fill it: the virtual machine,
@@ -54,7 +59,7 @@ class DirectLauncher:
         self._device = device
         self._is_never_large = large is None
         self._globals: dict[str, Any] = {
-            "allocate": _empty_strided_cpu if device.type == "cpu" else _allocator(device),
+            "allocate": _ALLOCATE[device.type],
             "large": large,
             "copy": _copy,
             "report": _report,
@@ -264,12 +269,3 @@ def _tuple(items: Sequence[Any]) -> str:
 
 def _list(items: Sequence[str]) -> str:
     return f"[{', '.join(items)}]"
-
-
-def _allocator(device: torch.device) -> Callable[..., torch.Tensor]:
-    def allocate(
-        shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-    return allocate
