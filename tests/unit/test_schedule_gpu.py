@@ -286,5 +286,8 @@ class TestPreciseMath:
             return as_one(bb, lambda x: te.compute(x.shape, lambda i: function(x[i]), "y"), x)
 
         text = source(on_gpu(build, ((64,), dtype)))
-        assert re.search(rf"\b{name}f\(", text)
-        assert not re.search(rf"\b__{name}f\(|\bh{name}\(", text)
+        # Where the result is rounded to 16 bits, the hardware's exponentials have enough.
+        is_fast = name == "exp" and dtype != F32
+        assert bool(re.search(rf"\b__{name}f\(", text)) == is_fast
+        assert bool(re.search(rf"\b{name}f\(", text)) != is_fast
+        assert not re.search(rf"\bh{name}\(", text)
