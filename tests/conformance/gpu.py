@@ -23,7 +23,10 @@ from babytriton.runtime import interop
 from babytriton.runtime.dispatch import fill
 from tests.emulator import emulator
 
-TARGET = bt.Target("cuda", arch="sm_80")
+ARCH = bt.Target("cuda").resolved().arch
+"""Of the GPU that there is; ``"sm_80"`` on the emulator."""
+
+TARGET = bt.Target("cuda", arch=ARCH)
 
 
 def call(compiled: bt.Compiled, arguments: tuple[Any, ...]) -> Any:
@@ -65,6 +68,8 @@ def gradients(
     Returns:
         The gradient of each argument that requires grad, in order.
     """
+    if emulator.available_gpu() == "real":
+        return _by_autograd(compiled, arguments, grads)
     lowered = compiled.scheduled.lowered
     assert lowered.halves is not None
     how = lowered.halves.division
@@ -84,6 +89,27 @@ def gradients(
     inputs = back.scheduled.lowered.lowering.inputs
     found = _run(back, [_parameter(input, saved, {}) for input in inputs])
     return [None if n is None else found[n] for n in how.outputs]
+
+
+def _by_autograd(
+    compiled: bt.Compiled, arguments: tuple[Any, ...], grads: dict[int, torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The gradients as torch asks for them, of tensors on the GPU."""
+    inputs: list[torch.Tensor] = []
+
+    def to_gpu(x: torch.Tensor) -> torch.Tensor:
+        moved = x.detach().cuda().requires_grad_(x.requires_grad)
+        if x.requires_grad:
+            inputs.append(moved)
+        return moved
+
+    outputs: list[torch.Tensor] = []
+    result = compiled(*fill(arguments, to_gpu, (torch.Tensor,)))
+    fill(result, outputs.append, (torch.Tensor,))
+    asked = [outputs[n] for n in grads]
+    given = [grad.cuda() for grad in grads.values()]
+    found = torch.autograd.grad(asked, inputs, given, allow_unused=True)
+    return [None if x is None else x.cpu() for x in found]
 
 
 def _run(compiled: bt.Compiled, parameters: list[Any]) -> list[torch.Tensor]:

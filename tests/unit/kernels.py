@@ -13,6 +13,7 @@ from tvm.script import tirx as T
 from babytriton.passes import cpu, gpu
 from babytriton.passes.pipeline import LOWERING, finish
 from babytriton.passes.scheduling import RULE, schedule
+from tests.conformance.gpu import ARCH
 from tests.emulator import emulator
 
 CPU = tvm.target.Target(
@@ -21,7 +22,7 @@ CPU = tvm.target.Target(
 CUDA = tvm.target.Target(
     {
         "kind": "cuda",
-        "arch": "sm_80",
+        "arch": ARCH,
         "max_threads_per_block": 1024,
         "max_shared_memory_per_block": 49152,
         "thread_warp_size": 32,

@@ -14,7 +14,7 @@ from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.test_fusion import handwritten_softmax
 
-GPU = bt.Target("cuda", arch="sm_80")
+GPU = gpu.TARGET
 
 
 def convolved(x, w):
@@ -94,7 +94,13 @@ def test_large_products_are_torchs_on_a_gpu(dtype: torch.dtype) -> None:
     assert compiled.kernels == ("layer_kernel",)  # what follows the product is one kernel
     if emulator.available_gpu() is None:
         pytest.skip(emulator.missing() or "no GPU")
-    torch.testing.assert_close(gpu.call(compiled, args), layer(*args))
+    # Which of two halves a sum is rounded to depends on the library.
+    tolerance = 4 * torch.finfo(dtype).eps
+    exact = layer(*(x.double() for x in args))
+    within = tolerance * exact.abs().max().item()
+    torch.testing.assert_close(
+        gpu.call(compiled, args).double(), exact, rtol=tolerance, atol=within
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 4])

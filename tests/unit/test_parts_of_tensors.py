@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -422,7 +423,7 @@ def test_products_of_parts_copy_no_more_than_these() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_products_on_tensor_cores(dtype: torch.dtype) -> None:
-    target = bt.Target("cuda", arch="sm_80", products="fused")
+    target = replace(gpu.TARGET, products="fused")
     x, w = numbers(70, 100).to(dtype), numbers(100, 90, seed=1).to(dtype)
     some = (x[:, 3:67], w[:64, :80]), (x[:65, 8:72], w[1:65, :33]), (x[:, :50], w[:50, 8:72])
     for a, b in some:

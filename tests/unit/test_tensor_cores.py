@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
 )
 
-FUSED, TF32 = (bt.Target("cuda", "sm_80", products=name) for name in ("fused", "tf32"))
+FUSED, TF32 = (replace(gpu.TARGET, products=name) for name in ("fused", "tf32"))
 SIZES = [(64, 64, 64), (128, 96, 256), (65, 33, 17), (100, 1003, 72), (7, 40, 300), (130, 8, 66)]
 HALVES = (torch.float16, torch.bfloat16)
 Function = Callable[..., Any]
@@ -225,7 +226,7 @@ def test_torch_has_what_is_not_asked_for() -> None:
 
 
 def test_targets() -> None:
-    assert str(FUSED) == "cuda (sm_80, fused products)"
+    assert str(FUSED) == f"cuda ({gpu.ARCH}, fused products)"
     assert bt.Target("cuda", "sm_80").products == "torch"
     with pytest.raises(ValueError, match="products='ours': expected one of 'torch', 'fused'"):
         bt.Target("cuda", products="ours")
