@@ -1,12 +1,14 @@
 """Kernels for the GPU against torch, torch.compile and Triton, and against a copy of memory.
 
-    python -m benchmarks.gpu [PART ...] [--results FOLDER]
+    python -m benchmarks.gpu [PART ...] [--results FOLDER] [--jobs N]
     python -m benchmarks.gpu --emulated
 
 Every result is checked against torch in float64 before anything is timed. Ways to compute the same
 take turns; a timing is of the GPU alone, with its cache cleared before, and the table has medians.
-Bandwidth counts each operand once, as a share of what copying a large tensor reaches. "fused" is a
-product in a kernel of ours, where "ours" leaves it to torch's library.
+Several processes compile and check; when all are done, they time their cases, one at a time.
+Bandwidth counts each operand once, and "of a copy" is the share of what torch's copy of a tensor
+reaches that moves as many bytes, timed in turns with it. "fused" is a product in a kernel of ours,
+where "ours" leaves it to torch's library.
 
 Without a GPU, ``--emulated`` runs the same cases in small on the tests' emulator, without times.
 """
@@ -15,9 +17,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import multiprocessing
+import re
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -36,6 +41,9 @@ EPS = 1e-6
 
 # Bytes that are cleared before each timing: more than any GPU's cache.
 CLEARED = 256 << 20
+
+# Cycles that a GPU waits, half a millisecond: longer than any caller takes.
+WAIT = 1_000_000
 
 # What is asked of kernels that go through memory once, from so many bytes on; and of a call.
 ONE_PASS, LARGE = 0.9, 64 << 20
@@ -159,10 +167,10 @@ class Case:
 
     def arguments(self, device: str) -> tuple[torch.Tensor, ...]:
         """Normal numbers, weights scaled by the length of a row, and labels that count."""
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator(device).manual_seed(0)
 
         def normal(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, generator=generator)
+            return torch.randn(shape, generator=generator, device=device)
 
         made = {
             "x": lambda: normal(self.rows, self.columns),
@@ -204,16 +212,17 @@ class Row:
     seconds: Mapping[str, float]
     bytes: int
 
-    def bandwidth(self, copy: float) -> float:
-        """As a share of what a copy reaches, in bytes a second."""
-        return self.bytes / self.seconds["ours"] / copy
+    @property
+    def share(self) -> float:
+        """Of the bandwidth that a copy of as many bytes reaches."""
+        return self.seconds["copy"] / self.seconds["ours"]
 
-    def cells(self, copy: float) -> list[str]:
+    def cells(self) -> list[str]:
         """As a line of the table."""
-        share, ours = self.bandwidth(copy), self.seconds["ours"]
+        share, ours = self.share, self.seconds["ours"]
         is_asked = self.bytes >= LARGE and self.case.fn not in OTHERS
         text = f"{share:.2f}" + (f" ({ONE_PASS:.2f})" if is_asked else "")
-        cells = [self.case.name, f"{ours * 1e6:.4g}"]
+        cells = [self.case.name, f"{ours * 1e6:.4g}", f"{self.bytes / ours / 1e9:.0f}"]
         cells.append(f"**{text}**" if is_asked and share < ONE_PASS else text)
         for peer in PEERS:
             ratio = self.seconds[peer] / ours if peer in self.seconds else None
@@ -224,12 +233,16 @@ class Row:
 
 
 def seconds_of(ways: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Medians of the GPU's time for each way, which take turns."""
+    """Medians of the GPU's time for each way, which take turns.
+
+    The GPU waits before each until the caller has asked for all of it, however slow that is.
+    """
     clear = torch.empty(CLEARED, dtype=torch.uint8, device="cuda")
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(ROUNDS + 3):
         for name, way in ways.items():
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(WAIT)
             clear.zero_()
             start.record()
             way()
@@ -240,11 +253,17 @@ def seconds_of(ways: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in found.items()}
 
 
+def copying(moved: int) -> Callable[[], torch.Tensor]:
+    """A copy that reads and writes so many bytes together."""
+    x = torch.empty(max(1, moved // 2), dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    return lambda: y.copy_(x)
+
+
 def copy_bandwidth() -> float:
     """Bytes a second that are read and written while a large tensor is copied."""
-    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    y = torch.empty_like(x)
-    return 2 * x.numel() / seconds_of({"copy": lambda: y.copy_(x)})["copy"]
+    moved = 2 << 30
+    return moved / seconds_of({"copy": copying(moved)})["copy"]
 
 
 def call_overhead() -> dict[str, float]:
@@ -267,11 +286,42 @@ def call_overhead() -> dict[str, float]:
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-def measured(case: Case) -> Row:
-    """A case, timed once all results are right."""
-    arguments = case.arguments("cuda")
-    exact = case.fn(*(x.double() if x.is_floating_point() else x for x in arguments))
-    torch.compiler.reset()
+@dataclass(frozen=True)
+class Prepared:
+    """A case of which all ways are compiled, and give what is right.
+
+    Attributes:
+        case: what.
+        ways: to compute it.
+        bytes: of all operands and the result.
+    """
+
+    case: Case
+    ways: Mapping[str, Callable[..., Any]]
+    bytes: int
+
+    @classmethod
+    def of(cls, case: Case) -> Prepared:
+        """A case; raises an error where a result is wrong."""
+        arguments = case.arguments("cuda")
+        exact = case.fn(*(x.double() if x.is_floating_point() else x for x in arguments))
+        magnitude = exact.abs().sum().item() if case.fn in SUMS else 0.0
+        ways = ways_of(case)
+        for name, way in ways.items():
+            check(f"{case.name}, {name}", way(*arguments), exact, case.dtype, magnitude)
+        result = case.fn(*arguments)
+        moved = sum(x.numel() * x.element_size() for x in (*arguments, result))
+        return cls(case, ways, moved)
+
+    def row(self) -> Row:
+        """Its times."""
+        arguments = self.case.arguments("cuda")
+        called = {name: lambda way=way: way(*arguments) for name, way in self.ways.items()}
+        return Row(self.case, seconds_of({**called, "copy": copying(self.bytes)}), self.bytes)
+
+
+def ways_of(case: Case) -> dict[str, Callable[..., Any]]:
+    """The ways to compute a case, by their names in the table."""
     ways: dict[str, Callable[..., Any]] = {"ours": bt.jit("gpu")(case.fn), "eager": case.fn}
     ways["compile"] = torch.compile(case.fn, dynamic=False)
     if importlib.util.find_spec("triton") is not None:
@@ -282,23 +332,85 @@ def measured(case: Case) -> Row:
             ways["triton"] = kernel
     if case.fn is dense and case.dtype != torch.float32:
         ways["fused"] = bt.jit(bt.Target("cuda", products="fused"))(case.fn)
-    magnitude = exact.abs().sum().item() if case.fn in SUMS else 0.0
-    for name, way in ways.items():
-        check(f"{case.name}, {name}", way(*arguments), exact, case.dtype, magnitude)
-    called = {name: lambda way=way: way(*arguments) for name, way in ways.items()}
-    result = case.fn(*arguments)
-    moved = sum(x.numel() * x.element_size() for x in (*arguments, result))
-    return Row(case, seconds_of(called), moved)
+    return ways
 
 
-def table(rows: Sequence[Row], copy: float) -> list[str]:
+def _measure(chosen: Sequence[Case], ready: Any, turn: Any, results: Any) -> None:
+    """What each process does: prepare cases, wait for the others, and time them by turns."""
+    torch._dynamo.config.recompile_limit = len(chosen) + 1  # each case is one of its function
+    importlib.import_module("torch._inductor.config").compile_threads = 1
+    prepared: list[Prepared] = []
+    for case in chosen:
+        try:
+            prepared.append(Prepared.of(case))
+        except Exception as error:
+            results.put(f"{case.name} failed: {error}")
+    torch.cuda.empty_cache()
+    ready.wait()
+    for one in prepared:
+        with turn:
+            try:
+                results.put(one.row())
+            except Exception as error:
+                results.put(f"{one.case.name} failed: {error}")
+            torch.cuda.empty_cache()
+
+
+def all_measured(chosen: Sequence[Case], jobs: int) -> Iterator[Row | str]:
+    """The cases as they were measured, or why one was not, as they come."""
+    context = multiprocessing.get_context("spawn")
+    ready, turn, results = context.Barrier(jobs), context.Lock(), context.Queue()
+    processes = [
+        context.Process(target=_measure, args=(chosen[n::jobs], ready, turn, results), daemon=True)
+        for n in range(jobs)
+    ]
+    for process in processes:
+        process.start()
+    for _ in chosen:
+        yield results.get()
+    for process in processes:
+        process.join()
+
+
+def table(rows: Sequence[Row]) -> list[str]:
     """The rows as Markdown."""
-    head = ["work", "ours, us", "of a copy's bandwidth", *PEERS]
+    head = ["work", "ours, us", "GB/s", "of a copy", *PEERS]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return lines + [f"| {' | '.join(row.cells(copy))} |" for row in rows]
+    return lines + [f"| {' | '.join(row.cells())} |" for row in rows]
 
 
-def plot(rows: Sequence[Row], copy: float, file: Path) -> None:
+def heading(copy: float, calls: Mapping[str, float]) -> list[str]:
+    """What stands above the table: where it was measured, and what does not depend on cases."""
+    return [
+        f"# {torch.cuda.get_device_name()}",
+        "",
+        f"{date.today()}; driver {driver()}, torch {torch.__version__}, CUDA "
+        f"{torch.version.cuda}. A copy of 1 GiB moves {copy / 1e9:.0f} GB/s. A call with three "
+        f"tensors takes {', '.join(f'{name} {s * 1e6:.1f} us' for name, s in calls.items())} "
+        f"({CALL * 1e6:.0f} us asked for). Others' times as long as ours; in brackets what is "
+        "asked for, in bold what falls short of it.",
+        "",
+    ]
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.check_output(command, text=True).splitlines()[0].strip()
+
+
+def slug() -> str:
+    """The GPU's name as that of a file."""
+    return re.sub(r"\W+", "_", torch.cuda.get_device_name().lower())
+
+
+def write(lines: Sequence[str], folder: Path) -> None:
+    """The table as a file, also while it grows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{slug()}.md").write_text("\n".join(lines) + "\n")
+
+
+def plot(rows: Sequence[Row], file: Path) -> None:
     """Shares of a copy's bandwidth as bars."""
     import matplotlib
 
@@ -306,7 +418,7 @@ def plot(rows: Sequence[Row], copy: float, file: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 0.22 * len(rows) + 1.5))
-    axes.barh(range(len(rows)), [row.bandwidth(copy) for row in rows])
+    axes.barh(range(len(rows)), [row.share for row in rows])
     axes.axvline(ONE_PASS, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [row.case.name for row in rows], fontsize=6)
     axes.invert_yaxis()
@@ -337,6 +449,7 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", help="only cases with one of these in their names")
     parser.add_argument("--results", type=Path, help="a folder for the table and the plot")
+    parser.add_argument("--jobs", type=int, default=2, help="how many processes compile")
     parser.add_argument("--emulated", action="store_true", help="without a GPU, and without times")
     given = parser.parse_args()
     sizes = SMALL if given.emulated else SIZES
@@ -349,29 +462,23 @@ def main() -> None:
         emulator.install()
         emulated(chosen)
         return
-    copy = copy_bandwidth()
-    calls = call_overhead()
-    head = [
-        f"# {torch.cuda.get_device_name()}",
-        "",
-        f"{date.today()}; torch {torch.__version__}, CUDA {torch.version.cuda}. A copy moves "
-        f"{copy / 1e9:.0f} GB/s. A call with three tensors takes "
-        f"{', '.join(f'{name} {s * 1e6:.1f} us' for name, s in calls.items())} "
-        f"({CALL * 1e6:.0f} us asked for). Others' times as long as ours; in brackets what is "
-        "asked for, in bold what falls short of it.",
-        "",
-    ]
-    print("\n".join(head))
-    rows = []
-    for case in chosen:
-        rows.append(measured(case))
-        print(
-            "\n".join(table(rows, copy) if len(rows) == 1 else table(rows, copy)[-1:]), flush=True
-        )
+    head = heading(copy_bandwidth(), call_overhead())
+    print("\n".join(head), flush=True)
+    rows: list[Row] = []
+    failed: list[str] = []
+    for found in all_measured(chosen, given.jobs):
+        if isinstance(found, str):
+            failed.append(found)
+            print(found, flush=True)
+            continue
+        print(" | ".join(found.cells()), flush=True)
+        rows = sorted([*rows, found], key=lambda row: chosen.index(row.case))
+        if given.results:
+            write([*head, *table(rows), *failed], given.results)
     if given.results and rows:
-        given.results.mkdir(parents=True, exist_ok=True)
-        (given.results / "gpu.md").write_text("\n".join([*head, *table(rows, copy)]) + "\n")
-        plot(rows, copy, given.results / "gpu.png")
+        plot(rows, given.results / f"{slug()}.png")
+    if failed:
+        raise SystemExit(f"{len(failed)} of {len(chosen)} cases failed")
 
 
 if __name__ == "__main__":
