@@ -12,6 +12,7 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
+from babytriton.ops.choice import PRODUCT
 from babytriton.passes import (
     constants,
     cpu,
@@ -242,9 +243,11 @@ def _of_each_target(
 
 def rules_of(kind: str, target: Target) -> tuple[ScheduleRule, ...]:
     """The schedule rules for a kind of target's kernels, in a program that is for another one."""
-    if kind != "cuda" or target.products == "torch":
+    if kind != "cuda":
         return RULES[kind]
-    return (TensorCores(float32=target.products == "tf32"), *RULES[kind])
+    # Smaller products have other rules, unless a target asks for this one.
+    least = PRODUCT if target.products == "torch" else 0
+    return (TensorCores(float32=target.products == "tf32", least=least), *RULES[kind])
 
 
 def finish(mod: IRModule, kind: str) -> IRModule:
