@@ -26,8 +26,8 @@ from babytriton.passes import (
     names,
     updates,
 )
+from babytriton.passes.addresses import by_address
 from babytriton.passes.cpu import vector_math
-from babytriton.passes.cpu.addresses import by_address
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack

@@ -211,11 +211,13 @@ class DirectLauncher:
     def _given(self, step: Launch, are_torchs: bool) -> Iterator[str]:
         """What a kernel is called with.
 
-        On the CPU with addresses, where it knows all else: tvm-ffi hands over a number faster than
-        a tensor. Kernels of a GPU learn from tensors which GPU they are on.
+        Those are addresses, where it knows all else: tvm-ffi hands over a number faster than a
+        tensor. Kernels of a GPU learn from the last tensor which GPU and stream they are on.
         """
-        for name in (*step.arguments, *step.written):
-            is_known = are_torchs and self._device.type == "cpu" and name in step.known
+        names = (*step.arguments, *step.written)
+        last = names[-1] if self._device.type == "cuda" else None
+        for name in names:
+            is_known = are_torchs and name in step.known and name != last
             yield f"{name}.data_ptr()" if is_known else name
 
 

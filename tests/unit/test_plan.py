@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+import tvm
 
 import babytriton as bt
 from babytriton.runtime import direct
 from babytriton.runtime.dispatch import Launcher
+from tests.conformance.gpu import TARGET
+from tests.emulator import emulator
+
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
 
 
 def runner(compiled: Any) -> Any:
@@ -162,6 +169,17 @@ def test_kernels_are_given_addresses_of_tensors_that_they_know() -> None:
     known, told = check(scaled, x, w, 0.5), check(scaled, x, w, 0.5, dynamic=True)
     assert call_of_kernel(known) == "scaled_kernel(x2, x0.data_ptr(), x1.data_ptr(), x3.data_ptr())"
     assert call_of_kernel(told) == "scaled_kernel(x2, x0, x1, x5)"
+
+
+@needs_gpu
+def test_the_last_tensor_tells_which_gpu_it_is() -> None:
+    x, w, y = (torch.randn(40, 6) for _ in range(3))
+    kernel = bt.jit(TARGET)(lambda x, w, y: x * w + y).lower(x, w, y).compile()
+    launch = kernel.executable.kernel(*kernel.kernels)
+    given = [tvm.runtime.from_dlpack(t).copyto(tvm.cuda(0)) for t in (x, w, y, torch.zeros(40, 6))]
+    launch(*(t.data_ptr() for t in given[:-1]), given[-1])
+    found = torch.from_dlpack(given[-1].copyto(tvm.cpu()))
+    torch.testing.assert_close(found, x * w + y)
 
 
 def call_of_kernel(compiled: Any) -> str:
