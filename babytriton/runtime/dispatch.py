@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack
 from babytriton import errors
 from babytriton.ops.layout import Layout
 from babytriton.runtime.executable import Executable, virtual_machine
-from babytriton.runtime.interop import on_device
+from babytriton.runtime.interop import after_other_streams, on_device
 from babytriton.runtime.overlap import overlap
 
 
@@ -36,7 +36,8 @@ class Launcher:
             machine = virtual_machine(self._executable, self._devices)
             gpus = [device for device in self._devices if device.type == "cuda"]
             function = machine[self._executable.entry]
-            function = on_device(gpus[0], function) if gpus else function
+            if gpus:
+                function = after_other_streams(gpus[0], on_device(gpus[0], function))
             self._thread.function = function
         try:
             outputs = function(*parameters)

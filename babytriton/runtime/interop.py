@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,6 +99,31 @@ def on_device(device: torch.device, run: Callable[..., Any]) -> Callable[..., An
             return run(*args)
 
     return guarded
+
+
+# The streams that virtual machines have run on; their memory is taken from one place.
+_USED: set[torch.cuda.Stream] = set()
+_USED_LOCK = threading.Lock()
+
+
+def after_other_streams(device: torch.device, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A virtual machine's function, which waits for what others do on other streams of a GPU.
+
+    Their memory knows no streams: what is free again may still be in use on the stream that it was
+    given to. torch's own allocator, which programs without branches have, needs no waiting.
+    """
+
+    def ordered(*args: Any) -> Any:
+        current = torch.cuda.current_stream(device)
+        if len(_USED) > 1 or current not in _USED:
+            with _USED_LOCK:
+                _USED.add(current)
+                others = [x for x in _USED if x != current and x.device == current.device]
+            for other in others:
+                current.wait_stream(other)
+        return run(*args)
+
+    return ordered
 
 
 def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.Tensor]]:

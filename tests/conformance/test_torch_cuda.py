@@ -105,6 +105,24 @@ def test_kernels_run_on_the_current_stream(fn: Callable[..., Any], shapes: Any) 
     check(found, fn, *after)
 
 
+def test_streams_share_no_memory_of_programs_with_branches() -> None:
+    """One that is busy holds up those that come later, and their memory is not its own."""
+    jitted = bt.jit("gpu")(until_small)
+    args = [torch.full((1 << 20,), 3.0 * 2**n, device="cuda") for n in range(4)]
+    jitted(args[0])
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in args]
+    found: list[torch.Tensor] = []
+    for _ in range(5):
+        for stream, x in zip(streams, args):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(BUSY // 50)
+                found.append(jitted(x) + 1)
+    torch.cuda.synchronize()
+    for result in found:
+        assert torch.equal(result, torch.full_like(result, 1.75))
+
+
 @every_function
 def test_graphs_hold_kernels(fn: Callable[..., Any], shapes: Any) -> None:
     jitted = bt.jit("gpu")(fn)
