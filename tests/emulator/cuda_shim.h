@@ -266,7 +266,11 @@ inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752); }
 inline float sinpif(float x) { return sinf(x * 3.14159265f); }
 inline float cospif(float x) { return cosf(x * 3.14159265f); }
 inline float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }
-inline float __fdividef(float x, float y) { return x / y; }
+// As the hardware has it: 0 for large divisors, which are none for it.
+inline float __fdividef(float x, float y) {
+  const float size = fabsf(y);
+  return size > 0x1p126f && size < INFINITY ? 0.0f * x : x / y;
+}
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __frsqrt_rn(float x) { return 1.0f / sqrtf(x); }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }

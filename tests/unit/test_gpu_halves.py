@@ -1,0 +1,88 @@
+"""Exponentials and quotients for what is rounded to 16 bits, on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from tests.conformance import gpu
+from tests.emulator import emulator
+
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+HALVES = [torch.float16, torch.bfloat16]
+
+
+def quick_gelu(x):
+    return x * torch.sigmoid(1.702 * x)
+
+
+def softly(x):
+    return x.exp(), F.silu(x), x.sigmoid()
+
+
+def of_another(x):
+    return (x.flip(-1).float() / (1 + torch.exp(x.float()))).to(x.dtype)
+
+
+def in_float32(x):
+    wide = x.float()
+    return torch.exp(wide), wide / (1 + torch.exp(-wide)), wide.sigmoid()
+
+
+def less_one(x):
+    return (torch.exp(x.float()) - 1).to(x.dtype), (1 - torch.exp(x.float())).to(x.dtype)
+
+
+FUNCTIONS = [quick_gelu, softly, of_another, in_float32, less_one]
+
+
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    """Of all sizes that a dtype has, of both signs, and what are no numbers."""
+    small = torch.randn(4000, generator=torch.Generator().manual_seed(0)) * 3
+    most = torch.finfo(dtype).max
+    large = torch.logspace(-8, torch.tensor(most).log10().item(), 2000)
+    odd = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 87.5, 88.5, -87.5, -88.5])
+    return torch.cat([torch.cat([small, large, -large]).clamp(-most, most), odd]).to(dtype)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_values(fn: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
+    x = numbers(dtype)
+    found = gpu.call(bt.jit(gpu.TARGET)(fn).lower(x).compile(), (x,))
+    within = 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found, fn(x), rtol=within, atol=1e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_what_is_rounded_takes_the_hardwares(dtype: torch.dtype) -> None:
+    source = source_of(softly, dtype)
+    assert source.count("__expf(") == 3
+    assert source.count("__fdividef(") == 2
+    assert " expf(" not in source
+
+
+@pytest.mark.parametrize("fn", [in_float32, less_one], ids=lambda fn: fn.__name__)
+def test_what_needs_more_digits_does_not(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    source = source_of(fn, torch.bfloat16)
+    assert "expf(" in source
+    assert "__expf(" not in source
+    assert "__fdividef(" not in source
+
+
+def test_quotients_that_bfloat16_has_are_divided() -> None:
+    """The hardware would give zeros for some of them."""
+    assert "__fdividef(" not in source_of(of_another, torch.bfloat16)
+    assert "__fdividef(" in source_of(of_another, torch.float16)
+
+
+def source_of(fn: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> str:
+    x = torch.empty(4096, dtype=dtype, device="meta")
+    return bt.jit(gpu.TARGET)(fn).lower(x).compile().source()
