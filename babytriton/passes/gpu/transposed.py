@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
@@ -13,29 +14,36 @@ from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.accesses import loads_made
 from babytriton.passes.gpu.extents import Axis, Extent, parts, product, split
+from babytriton.passes.gpu.products import BLOCKS
 from babytriton.passes.gpu.program import Program
-from babytriton.passes.gpu.writer import Statements
+from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     INDEX,
     WARP,
     as_index,
     below,
     both,
+    copy_vector,
     each,
     guarded,
     item_bytes,
     launched,
+    local,
     named,
     number,
     shared,
     told,
     written_out,
 )
+from babytriton.passes.nests import offset
 
 # Rows of a tile that the threads of a block take at once.
 ROWS = 8
 
-# Elements from one row of a tile to the next in shared memory: one more than in the tile, so that
+# Bytes that a thread reads and writes at once, where numbers are smaller: a bank of shared memory.
+WORD = 4
+
+# Vectors from one row of a tile to the next in shared memory: one more than in the tile, so that
 # a column of it lies in as many banks as a row.
 STRIDE = WARP + 1
 
@@ -50,7 +58,8 @@ class Transposed(ScheduleRule):
     """Takes one pointwise block that reads something along another axis than its last.
 
     Gives each thread block a square tile. What is read across is first read along its own lines
-    into shared memory. Stands aside where one of the two axes is short.
+    into shared memory. Of numbers of less than 4 bytes a thread reads and writes as many as these
+    hold, where sizes allow it. Stands aside where one of the two axes is short.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -85,8 +94,9 @@ def _is_long(extent: Extent) -> bool:
     return not isinstance(extent, int) or extent >= ROWS
 
 
-def _tile_bytes(loads: list[ir.TensorLoad]) -> int:
-    return sum(WARP * STRIDE * item_bytes(str(load.source.ty.dtype)) for load in loads)
+def _tile_bytes(loads: Sequence[ir.TensorLoad], unit: int) -> int:
+    own = (item_bytes(str(load.source.ty.dtype)) for load in loads)
+    return WARP * unit * STRIDE * unit * sum(own)
 
 
 def is_across(load: ir.TensorLoad, own: tirx.Var, last: tirx.Var) -> bool:
@@ -99,31 +109,76 @@ def is_across(load: ir.TensorLoad, own: tirx.Var, last: tirx.Var) -> bool:
     )
 
 
+def _loads_across(program: Program, across: int) -> list[ir.TensorLoad]:
+    """What the block reads along an axis, each once."""
+    found: list[ir.TensorLoad] = []
+    for load in loads_made(program.blocks[0].value):
+        is_new = not any(tvm_ffi.structural_equal(load, other) for other in found)
+        if is_new and is_across(load, program.elements[across][0], program.elements[-1][0]):
+            found.append(load)
+    return found
+
+
+def _unit(program: Program, across: int, loads: Sequence[ir.TensorLoad]) -> int:
+    """Elements that a thread reads and writes at once."""
+    block = program.blocks[0]
+    dtypes = [block.dtype, *(str(load.source.ty.dtype) for load in loads)]
+    unit = max(1, WORD // max(map(item_bytes, dtypes)))
+    while unit > 1 and not _fits(program, across, loads, unit):
+        unit //= 2
+    return unit
+
+
+def _fits(program: Program, across: int, loads: Sequence[ir.TensorLoad], unit: int) -> bool:
+    """Whether so many elements are a vector on both sides, and whole tiles of them fill a GPU."""
+    block, last, other = program.blocks[0], program.elements[-1], program.elements[across]
+    side, points = WARP * unit, program.length
+    if not isinstance(points, int) or points < BLOCKS * side * side:
+        return False
+    if not all(isinstance(n, int) and n >= side and n % unit == 0 for _, n in (last, other)):
+        return False
+    rest = [axis for n, axis in enumerate(program.elements) if n != across]
+    turned = replace(program, elements=(*rest, other))
+    found = [(program.access(block, block.store), last)]
+    found += [(turned.access(block, load), other) for load in loads]
+    return _tile_bytes(loads, unit) <= SHARED and all(
+        one is not None and not one.jumps and one.fits(unit, axis) for one, axis in found
+    )
+
+
 def tiled(program: Program, across: int) -> Statements:
     """The kernel in square tiles of the last axis and another, after what it is told."""
     block = program.blocks[0]
     (column, width), (row, height) = program.elements[-1], program.elements[across]
     others: list[Axis] = [axis for n, axis in enumerate(program.elements[:-1]) if n != across]
-    found: list[ir.TensorLoad] = []
-    for load in loads_made(block.value):
-        is_new = not any(tvm_ffi.structural_equal(load, other) for other in found)
-        if is_new and is_across(load, row, column) and _tile_bytes([*found, load]) <= SHARED:
-            found.append(load)
+    found = _loads_across(program, across)
+    unit = _unit(program, across, found)
+    while _tile_bytes(found, unit) > SHARED:
+        found.pop()
+    side, pitch = WARP * unit, STRIDE * unit
     tiles = [
-        shared(WARP * STRIDE, str(load.source.ty.dtype), f"{load.source.name}_tile")
+        shared(side * pitch, str(load.source.ty.dtype), f"{load.source.name}_tile")
         for load in found
     ]
-    grid = Grid(parts(width, WARP), parts(height, WARP), product(n for _, n in others))
+    # What stands for a number of a tile until it is known which one it is.
+    numbers = [tirx.Var(tile.name, tile.ty.dtype) for tile in tiles]
+    grid = Grid(parts(width, side), parts(height, side), product(n for _, n in others))
+
+    def of_load(load: ir.TensorLoad) -> ir.Expr:
+        same = (n for n, other in zip(numbers, found) if tvm_ffi.structural_equal(load, other))
+        return next(same, load)
+
+    value = tvm_ffi.structural_map(block.value, (ir.TensorLoad, of_load))
+    line_of = replace(program, elements=(program.elements[-1],), blocks=(block.with_value(value),))
+    writer = Writer(line_of, unit, unit)
+    values = local(unit, block.dtype, f"{block.buffer.name}_vector")
+    allocations = [*tiles, *([values] if unit > 1 else [])]
 
     def thread(ids: dict[str, ir.Expr]) -> Statements:
         x, y = ids["threadIdx.x"], ids["threadIdx.y"]
         found_tile, (tile_column, tile_row, layer) = grid.tile(ids)
         outside = split(layer, others)
-        first_row, first_column = tile_row * WARP, tile_column * WARP
-
-        def at(expr: ir.Expr, own_row: ir.Expr, own_column: ir.Expr) -> ir.Expr:
-            values = {**outside, row: own_row, column: own_column}
-            return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))
+        first_row, first_column = tile_row * side, tile_column * side
 
         def inside(
             own_row: ir.Expr,
@@ -132,43 +187,62 @@ def tiled(program: Program, across: int) -> Statements:
         ) -> Statements:
             own_row, of_row = named("row", own_row, height)
             own_column, of_column = named("column", own_column, width)
-            is_inside = both(below(own_row, height, WARP), below(own_column, width, WARP))
-            return [*of_row, *of_column, *guarded(is_inside, body(own_row, own_column))]
+            is_inside = both(below(own_row, height, side), below(own_column, width, side))
+            values = {**outside, row: own_row, column: own_column}
+            put = [
+                tvm_ffi.structural_map(stmt, (ir.Var, lambda var: values.get(var, var)))
+                for stmt in body(own_row, own_column)
+            ]
+            return [*of_row, *of_column, *guarded(is_inside, put)]
 
         def read(step: ir.Expr) -> Statements:
             line = step * number(ROWS) + y
 
-            def put(*place: ir.Expr) -> Statements:
-                return [
-                    tirx.BufferStore(
-                        tile,
-                        tirx.BufferLoad(load.source, [at(i, *place) for i in load.indices]),
-                        [line * number(STRIDE) + x],
-                    )
-                    for load, tile in zip(found, tiles)
-                ]
+            def of_part(part: ir.Expr) -> Statements:
+                # Lines that a thread writes as a vector lie a warp's lines apart: so those that
+                # a warp reads at once are in one bank each.
+                place = (part * number(WARP) + line) * number(pitch) + x * number(unit)
 
-            return inside(first_row + x, first_column + line, put)
+                def put(*_: ir.Expr) -> Statements:
+                    return [
+                        stmt
+                        for load, tile in zip(found, tiles)
+                        for stmt in copy_vector(
+                            unit, (tile, place), (load.source, offset(load.source, load.indices))
+                        )
+                    ]
+
+                own_column = first_column + (line * number(unit) + part)
+                return inside(first_row + x * number(unit), own_column, put)
+
+            return each("part", unit, of_part)
 
         def write(step: ir.Expr) -> Statements:
             line = step * number(ROWS) + y
 
-            def of_load(load: ir.TensorLoad) -> ir.Expr:
-                for other, tile in zip(found, tiles):
-                    if tvm_ffi.structural_equal(load, other):
-                        return tirx.BufferLoad(tile, [x * number(STRIDE) + line])
-                return load
+            def use(lane: ir.Expr, value: ir.Expr) -> Statements:
+                place = (lane * number(WARP) + x) * number(pitch) + line
+                own = {n: tirx.BufferLoad(tile, [place]) for n, tile in zip(numbers, tiles)}
+                value = tvm_ffi.structural_map(value, (ir.Var, lambda var: own.get(var, var)))
+                if unit > 1:
+                    return [tirx.BufferStore(values, value, [lane])]
+                return [tirx.BufferStore(block.buffer, value, list(block.store.indices))]
 
-            def put(*place: ir.Expr) -> Statements:
-                value = at(tvm_ffi.structural_map(block.value, (ir.TensorLoad, of_load)), *place)
-                indices = [at(index, *place) for index in block.store.indices]
-                return [tirx.BufferStore(block.buffer, value, indices)]
+            def put(_: ir.Expr, own_column: ir.Expr) -> Statements:
+                vector = Vector(own_column, number(0), unit)
+                done = writer.elements(line_of.blocks[0], vector, use)
+                if unit == 1:
+                    return done
+                place = offset(block.buffer, list(block.store.indices))
+                return [*done, *copy_vector(unit, (block.buffer, place), (values, number(0)))]
 
-            return inside(first_row + line, first_column + x, put)
+            return inside(first_row + line, first_column + x * number(unit), put)
 
-        steps = WARP // ROWS
-        body = [*each("step", steps, read), *each("step", steps, write)]
-        return [*map(tirx.AllocBuffer, tiles), *found_tile, *body]
+        body = [
+            *each("step", WARP // ROWS, read),
+            *each("step", side // ROWS, write),
+        ]
+        return [*map(tirx.AllocBuffer, [*allocations, *writer.allocations]), *found_tile, *body]
 
     extents = {**grid.extents, "threadIdx.y": ROWS, "threadIdx.x": WARP}
     return [*grid.before, launched(extents, thread)]
