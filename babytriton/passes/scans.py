@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import tvm_ffi
@@ -68,6 +68,10 @@ class RowScan:
         length, from_the_end = extents[dim], bool(backwards)
         return cls(source, result, combine, start, rows, length, dim, from_the_end, block)
 
+    def in_source_dtype(self) -> RowScan:
+        """The same, with sums in the dtype of what is summed up."""
+        return replace(self, start=self.start.astype(self.source.ty.dtype))
+
     def points(self) -> list[s_tir.SBlock]:
         """Blocks over all of its points: what it adds up there, and what it stores.
 
@@ -82,8 +86,8 @@ class RowScan:
         axes.insert(self.dim, tirx.IterVar(whole, place, tirx.IterVar.DataPar))
         dtype = self.start.ty.dtype
         wide = tirx.decl_buffer(list(self.source.shape), dtype, f"{self.source.name}_wide")
-        value = tirx.Cast(dtype, tirx.BufferLoad(self.source, index))
-        total = tirx.Cast(self.result.ty.dtype, tirx.BufferLoad(wide, index))
+        value = tirx.BufferLoad(self.source, index).astype(dtype)
+        total = tirx.BufferLoad(wide, index).astype(self.result.ty.dtype)
         return [
             _block(axes, SCANNED, tirx.BufferStore(wide, value, index), self.source),
             _block(axes, "scan", tirx.BufferStore(self.result, total, index), wide),

@@ -231,18 +231,20 @@ def has_shuffles(target: Target) -> bool:
     return str(target.kind.name) == "cuda"
 
 
-def from_lane(direction: str, value: ir.Expr, apart: ir.Expr) -> ir.Expr:
+def from_lane(direction: str, value: ir.Expr, lane: ir.Expr) -> ir.Expr:
     """The value that another thread of the warp has.
 
     Args:
-        direction: "xor" for that whose number differs in one bit, "up" for that whose is less.
+        direction: "xor" for that whose number differs in one bit, "up" for that whose is less, "at"
+            for that with a number.
         value: what each has.
-        apart: the bit, or by how much.
+        lane: the bit, by how much, or the number.
     """
     mask, size = tirx.const((1 << WARP) - 1, "uint32"), tirx.const(WARP, "int32")
-    name, dtype = f"tirx.tvm_warp_shuffle_{direction}", str(value.ty.dtype)
-    apart = apart.astype("int32")
+    ending = "" if direction == "at" else f"_{direction}"
+    name, dtype = f"tirx.tvm_warp_shuffle{ending}", str(value.ty.dtype)
+    lane = lane.astype("int32")
     if dtype in _WIDENED:
-        wide = tirx.call_intrin("int32", name, mask, tirx.Cast("int32", value), apart, size, size)
+        wide = tirx.call_intrin("int32", name, mask, tirx.Cast("int32", value), lane, size, size)
         return tirx.Cast(dtype, wide)
-    return tirx.call_intrin(dtype, name, mask, value, apart, size, size)
+    return tirx.call_intrin(dtype, name, mask, value, lane, size, size)

@@ -30,6 +30,7 @@ from babytriton.passes.gpu.writing import (
     each,
     guarded,
     launched,
+    local,
     named,
     number,
     only,
@@ -46,8 +47,12 @@ from babytriton.passes.statements import sequence
 THREADS = 256
 BLOCKS = 512
 
-# Steps of a block along a row, at least, before the row is shared by more blocks.
+# Vectors of a thread along a row, at least, before the row is shared by more blocks.
 STEPS = 4
+
+# Vectors that a thread has at once, at most, and numbers in them: their loads are on the way
+# together. There are no more totals of warps than a warp has threads, which add these up.
+TURNS, HELD = 4, 16
 
 # Rows that one thread walks along as fast.
 SHORT = 32
@@ -56,12 +61,15 @@ SHORT = 32
 class Scan(ScheduleRule):
     """Takes a running sum or product along the last axis, with pointwise blocks around it.
 
-    A thread has a vector of 16 bytes of a row; warps pass what they have on by shuffles, and to
-    each other in shared memory, as in Hillis and Steele, "Data parallel algorithms" (1986). A block
-    goes along a row, or along a piece of a long one: then a first kernel leaves what the pieces
-    have in memory, and each piece starts from what those before it have together. Where a call
-    tells sizes, pieces are counted before the launch. Nothing depends on the order in which blocks
-    run. What is summed up is computed as it is loaded, and what comes after as it is stored.
+    A thread has a few vectors of 16 bytes of a row; warps pass what they have on by shuffles, and
+    to each other in shared memory, as in Hillis and Steele, "Data parallel algorithms" (1986). A
+    block goes along a row, or along a piece of a long one: then a first kernel leaves what the
+    pieces have in memory, and each piece starts from what those before it have together. Where a
+    call tells sizes, pieces are counted before the launch. Nothing depends on the order in which
+    blocks run. What is summed up is computed as it is loaded, and what comes after as it is stored.
+
+    Sums of float32 are in float64 only from step to step, and from piece to piece: those of a step
+    are of few numbers each, and GPUs may be slow with float64.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -72,6 +80,9 @@ class Scan(ScheduleRule):
         scan = scans[0]
         if isinstance(scan.length, int) and scan.length < SHORT:
             return None
+        carried = str(scan.start.ty.dtype)
+        if scan.combine is tirx.Add and str(scan.source.ty.dtype) == "float32":
+            scan = scan.in_source_dtype()
         kernel = open_kernel(_with_points(func, scan))
         if kernel is None:
             return None
@@ -81,11 +92,11 @@ class Scan(ScheduleRule):
         place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
         *rows, _ = [extent for extent in infos[place].dom() if not is_one(extent)]
         program = Program.of(sch, infos, rows)
-        if program is None or str(scan.start.ty.dtype) not in SHUFFLED:
+        if program is None or not {str(scan.start.ty.dtype), carried} <= set(SHUFFLED):
             return None
         if not all(block.has_elements for block in program.blocks):
             return None
-        writer = ScanWriter.of(scan, program, place)
+        writer = ScanWriter.of(scan, program, place, carried)
         passed = [writer.partial] if writer.has_pieces else []
         return written_out(sch.mod["main"], writer.kernels(), passed)
 
@@ -114,8 +125,10 @@ class ScanWriter:
     Attributes:
         program: what is computed, where that of points stands for the scan.
         place: of the block that is what is scanned.
-        reduction: of a row: how the numbers are combined, in which dtype.
+        reduction: of the numbers of a step: how they are combined, in which dtype.
+        carried: of a row: the same, in the dtype of what goes from step to step.
         width: elements of a vector.
+        turns: vectors that a thread has at once: a block goes along them one after the other.
         threads: of a piece.
         pieces: of each row.
         backwards: whether a row begins with its last element.
@@ -124,20 +137,26 @@ class ScanWriter:
     program: Program
     place: int
     reduction: Block
+    carried: Block
     width: int
+    turns: int
     threads: int
     pieces: Extent
     backwards: bool
 
     @classmethod
-    def of(cls, scan: RowScan, program: Program, place: int) -> ScanWriter:
-        """For a walk along the rows of a tensor."""
+    def of(cls, scan: RowScan, program: Program, place: int, carried: str) -> ScanWriter:
+        """For a walk along the rows of a tensor.
+
+        Args:
+            scan: that.
+            program: with its points.
+            place: of the block that is what is scanned.
+            carried: the dtype of what goes from step to step.
+        """
         rows, length = program.row_count, program.length
-        name = scan.source.name
-        total = tirx.decl_buffer((number(1),), scan.start.ty.dtype, f"{name}_so_far")
-        put = tirx.BufferStore(total, scan.start, [number(0)])
-        reduction = Block(put, False, scan.combine, scan.start, is_result=False)
-        width, threads = 1, THREADS
+        # Rows of a length that a call tells may be short.
+        width, threads = 1, THREADS // 2
         if isinstance(length, int):
             width = program.vector(has_tail=False)
             threads = WARP
@@ -148,14 +167,22 @@ class ScanWriter:
             most = tirx.floordiv(as_expr(length), number(threads * width * STEPS))
             wanted = tirx.floordiv(number(BLOCKS), tirx.Max(as_expr(rows), number(1)))
             count = pieces(wanted, most)
-        return cls(program, place, reduction, width, threads, count, scan.backwards)
+        turns = max(1, min(TURNS, HELD // width))
+        if isinstance(length, int):
+            known = count if isinstance(count, int) else 1
+            vectors = -(-length // (threads * width * known))
+            # As many in each step, so that the last one has few that are past the row's end.
+            turns = -(-vectors // -(-vectors // turns))
+        reduction, whole = _reduction(scan, str(scan.start.ty.dtype)), _reduction(scan, carried)
+        backwards = scan.backwards
+        return cls(program, place, reduction, whole, width, turns, threads, count, backwards)
 
     def __post_init__(self) -> None:
-        self.dtype = self.reduction.dtype
+        self.dtype, self.wide = self.reduction.dtype, self.carried.dtype
         self.rows, self.length = self.program.row_count, self.program.length
         self._name = self.program.blocks[self.place].buffer.name.removesuffix("_wide")
         self._count, first = told("pieces", self.pieces)
-        self._at_once = self.threads * self.width
+        self._at_once = self.threads * self.width * self.turns
         in_pieces = product([self._count, self._at_once])
         self._steps, second = told("steps", parts(self.length, in_pieces))
         self._told = [*first, *second]
@@ -165,12 +192,16 @@ class ScanWriter:
             # Only a row of one warp shares nothing with the others of its block.
             self._side_by_side = min(THREADS // WARP, self.rows)
         count = as_expr(product([self.rows, self.pieces]))
-        self.partial = tirx.decl_buffer((count,), self.dtype, f"{self._name}_of_pieces")
+        self.partial = tirx.decl_buffer((count,), self.wide, f"{self._name}_of_pieces")
 
     @property
     def has_pieces(self) -> bool:
         """Whether rows may be shared by blocks."""
         return not isinstance(self.pieces, int) or self.pieces > 1
+
+    @property
+    def _has_steps(self) -> bool:
+        return not isinstance(self._steps, int) or self._steps > 1
 
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one for the pieces' totals and one that starts from these."""
@@ -201,12 +232,18 @@ class ScanWriter:
         return tirx.Min(row, as_expr(self.rows) - number(1)), number(0), is_row
 
     def _first(self, piece: ir.Expr, step: ir.Expr, lane: ir.Expr) -> tuple[ir.Expr, Statements]:
-        """The number in the row of a vector's first element, and what gives it its name."""
-        turn = (piece * as_expr(self._steps) + step) * number(self.threads) + lane
-        place = turn * number(self.width)
+        """The number in the row of a thread's first element, and what gives it its name."""
+        done = (piece * as_expr(self._steps) + step) * number(self._at_once)
+        place = done + lane * number(self.width)
         if self.backwards:
             place = as_expr(self.length) - number(self.width) - place
         return named("element", place, self.length)
+
+    def _vector(self, first: ir.Expr, turn: ir.Expr) -> Vector:
+        """One of the vectors that a thread has, the first of which begins with an element."""
+        apart = turn * number(self.threads * self.width)
+        first = first - apart if self.backwards else first + apart
+        return Vector(first, turn * number(self.width), self.width)
 
     def _is_there(self, first: ir.Expr) -> ir.Expr | None:
         is_below = below(first, self.length, self._whole)
@@ -217,32 +254,34 @@ class ScanWriter:
         return number(self.width - 1) - n if self.backwards else as_expr(n)
 
     def _writer(self, program: Program, row: ir.Expr, is_row: ir.Expr | None = None) -> Writer:
-        writer = Writer(program, self.width, self.width)
+        writer = Writer(program, self.width, self.width * self.turns)
         writer.row = lambda: row
         writer.is_row = is_row
         return writer
 
     def _loaded(
-        self, writer: Writer, first: ir.Expr, before_it: Sequence[Callable[[Vector], Statements]]
+        self, writer: Writer, vector: Vector, before_it: Sequence[Callable[[Vector], Statements]]
     ) -> Statements:
         """The numbers of a vector in the dtype of the sum; what changes nothing past the row's end.
 
         Args:
             writer: of the thread.
-            first: the number of the vector's first element.
+            vector: that.
             before_it: what computes the blocks up to that of these numbers.
         """
-        vector = Vector(first, number(0), self.width)
         body = by_lane([stmt for part in before_it for stmt in part(vector)], self.width)
-        is_there = self._is_there(first)
+        is_there = self._is_there(vector.first)
         if is_there is None:
             return body
         values, zero = self._values(writer), self.reduction.start
-        cleared = each("lane", self.width, lambda n: [tirx.BufferStore(values, zero, [n])])
-        return [*cleared, *guarded(is_there, body)]
+
+        def clear(n: ir.Expr) -> Statements:
+            return [tirx.BufferStore(values, zero, [vector.kept + n])]
+
+        return [*each("lane", self.width, clear), *guarded(is_there, body)]
 
     def _values(self, writer: Writer) -> tirx.Var:
-        """Where the numbers of a vector are that are scanned."""
+        """Where the numbers are that are scanned."""
         return writer.value(writer.program.blocks[self.place])
 
     def _totals(self, ids: dict[str, ir.Expr]) -> Statements:
@@ -254,13 +293,22 @@ class ScanWriter:
         loaded = writer.load_of_rows()
         before_it = [writer.pointwise(block) for block in own[: self.place + 1]]
         values = self._values(writer)
-        total = writer.allocate(1, self.dtype, f"{self._name}_of_piece")
-        add = adding(self.reduction, total)
+        total = writer.allocate(1, self.wide, f"{self._name}_of_piece")
+        some = writer.allocate(1, self.dtype, f"{self._name}_of_step")
+        count = self.width * self.turns
 
         def step(n: ir.Expr) -> Statements:
-            first, before = self._first(piece, n, lane)
-            body = [*before, *self._loaded(writer, first, before_it)]
-            return body + each("lane", self.width, lambda i: add(tirx.BufferLoad(values, [i])))
+            first, body = self._first(piece, n, lane)
+            body += each(
+                "turn",
+                self.turns,
+                lambda turn: self._loaded(writer, self._vector(first, turn), before_it),
+            )
+            take, add = adding(self.reduction, some), adding(self.carried, total)
+            body += [tirx.BufferStore(some, tirx.BufferLoad(values, [number(0)]), [number(0)])]
+            if count > 1:
+                body += each(LANE, count - 1, lambda i: take(tirx.BufferLoad(values, [i + 1])))
+            return body + add(only(some).astype(self.wide))
 
         # No piece starts from what the last one has.
         steps = tirx.Select(
@@ -269,9 +317,9 @@ class ScanWriter:
         team = Team(self.threads, lane, True, writer.allocations)
         body = [
             *loaded,
-            start(self.reduction, total),
+            start(self.carried, total),
             *each("step", steps, step, tirx.ForKind.SERIAL),
-            *team.combine((self.reduction, total)),
+            *team.combine((self.carried, total)),
         ]
         put = store(self.partial, only(total), row * as_expr(self._count) + piece)
         body += guarded(tirx.EQ(lane, number(0)), [put])
@@ -283,7 +331,7 @@ class ScanWriter:
         """What the pieces before a thread's have together."""
         if not self.has_pieces:
             return []
-        add = adding(self.reduction, carry)
+        add = adding(self.carried, carry)
 
         def take(step: ir.Expr) -> Statements:
             other = step * number(self.threads) + lane
@@ -292,7 +340,7 @@ class ScanWriter:
 
         return [
             *each("step", parts(self._count, self.threads), take, tirx.ForKind.SERIAL),
-            *team.combine((self.reduction, carry)),
+            *team.combine((self.carried, carry)),
         ]
 
     def _scan(self, ids: dict[str, ir.Expr]) -> Statements:
@@ -304,66 +352,114 @@ class ScanWriter:
         blocks = [writer.pointwise(block) for block in self.program.blocks]
         before_it, after_it = blocks[: self.place + 1], blocks[self.place + 1 :]
         values = self._values(writer)
-        carry, before, total, other = (
-            writer.allocate(1, self.dtype, f"{name}_{what}")
-            for what in ("carry", "before", "total", "other")
+        warps = self.threads // WARP
+        count = self.turns * warps
+        carries = self.has_pieces or self._has_steps
+        carry = writer.allocate(1, self.wide, f"{name}_carry") if carries else None
+        total = writer.allocate(self.turns, self.dtype, f"{name}_total")
+        before, other = (
+            writer.allocate(1, self.dtype, f"{name}_{what}") for what in ("before", "other")
         )
+        earlier = local(1, self.dtype, f"{name}_earlier")
+        of_warps = shared(count, self.dtype, f"{name}_of_warps")
+        if count > 1:
+            writer.allocations += [earlier, of_warps]
         combine = self.reduction.combine
         assert combine is not None
-        warps = self.threads // WARP
-        of_warps = shared(warps, self.dtype, f"{name}_of_warps")
-        if warps > 1:
-            writer.allocations.append(of_warps)
         warp, place = tirx.floordiv(lane, number(WARP)), tirx.floormod(lane, number(WARP))
 
-        def put(buffer: tirx.Var, value: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(buffer, value, [number(0)])
+        def put(buffer: tirx.Var, value: ir.Expr, at: ir.Expr | None = None) -> tirx.Stmt:
+            return tirx.BufferStore(buffer, value, [number(0) if at is None else at])
 
-        def follow(n: ir.Expr) -> Statements:
-            own = [tirx.BufferLoad(values, [self._lane(i)]) for i in (n, n + 1)]
-            return [tirx.BufferStore(values, combine(*own), [self._lane(n + 1)])]
+        def of_warp(own: tirx.Var, at: ir.Expr, lanes: int) -> Statements:
+            """Give each thread of a warp what it has together with those before it."""
 
-        def double(n: ir.Expr) -> Statements:
-            apart = number(1) << n
-            taken = put(total, combine(only(other), only(total)))
-            return [
-                put(other, from_lane("up", only(total), apart)),
-                *guarded(place >= apart, [taken]),
-            ]
+            def double(n: ir.Expr) -> Statements:
+                apart = number(1) << n
+                value = tirx.BufferLoad(own, [at])
+                taken = put(own, combine(only(other), value), at)
+                return [
+                    put(other, from_lane("up", value, apart)),
+                    *guarded(place >= apart, [taken]),
+                ]
 
-        def of_warp(n: ir.Expr) -> Statements:
+            return each("doubling", (lanes - 1).bit_length(), double)
+
+        def scan(turn: ir.Expr) -> Statements:
+            first = turn * number(self.width)
+
+            def follow(n: ir.Expr) -> Statements:
+                places = [first + self._lane(i) for i in (n, n + 1)]
+                own = [tirx.BufferLoad(values, [i]) for i in places]
+                return [tirx.BufferStore(values, combine(*own), places[1:])]
+
+            body = each("lane", self.width - 1, follow) if self.width > 1 else []
+            last = tirx.BufferLoad(values, [first + self._lane(self.width - 1)])
+            body += [put(total, last, turn), *of_warp(total, turn, WARP)]
+            if count > 1:
+                left = put(of_warps, tirx.BufferLoad(total, [turn]), turn * number(warps) + warp)
+                body += guarded(tirx.EQ(place, number(WARP - 1)), [left])
+            return body
+
+        def of_all() -> Statements:
+            """What warps have together, in turn: each warp adds it up in the same way."""
+            zero = self.reduction.start
+            is_one = None if count == WARP else place < number(count)
+            body = [] if is_one is None else [put(earlier, zero)]
+            body += guarded(is_one, [put(earlier, tirx.BufferLoad(of_warps, [place]))])
+            return body + of_warp(earlier, number(0), count)
+
+        def finish(first: ir.Expr, turn: ir.Expr) -> Statements:
+            vector = self._vector(first, turn)
+            body = [put(before, self.reduction.start)]
+            if count > 1:
+                own = turn * number(warps) + warp
+                source = tirx.floormod(own + number(WARP - 1), number(WARP))
+                body += [put(other, from_lane("at", only(earlier), source))]
+                body += guarded(own > number(0), [put(before, only(other))])
+            body += [put(other, from_lane("up", tirx.BufferLoad(total, [turn]), number(1)))]
             taken = put(before, combine(only(before), only(other)))
-            return [
-                put(other, tirx.BufferLoad(of_warps, [n])),
-                *guarded(n < warp, [taken]),
-                put(carry, combine(only(carry), only(other))),
-            ]
+            body += guarded(place >= number(1), [taken])
+            if carry is not None:
+                whole = combine(only(carry), only(before).astype(self.wide))
+                body += [put(before, whole.astype(self.dtype))]
 
-        def finish(n: ir.Expr) -> Statements:
-            value = combine(only(before), tirx.BufferLoad(values, [n]))
-            return [tirx.BufferStore(values, value, [n])]
+            def one(n: ir.Expr) -> Statements:
+                at = vector.kept + n
+                value = combine(only(before), tirx.BufferLoad(values, [at]))
+                return [tirx.BufferStore(values, value, [at])]
+
+            done = each(LANE, self.width, one)
+            done += [stmt for part in after_it for stmt in part(vector)]
+            return body + guarded(self._is_there(vector.first), by_lane(done, self.width))
 
         def step(n: ir.Expr) -> Statements:
-            first, named_first = self._first(piece, n, lane)
-            body = [*named_first, *self._loaded(writer, first, before_it)]
-            body += each("lane", self.width - 1, follow) if self.width > 1 else []
-            body += [put(total, tirx.BufferLoad(values, [self._lane(self.width - 1)]))]
-            body += each("doubling", WARP.bit_length() - 1, double)
-            if warps > 1:
-                left = tirx.BufferStore(of_warps, only(total), [warp])
-                body += guarded(tirx.EQ(place, number(WARP - 1)), [left])
-            body += [put(before, only(carry))]
-            body += each("earlier", warps, of_warp) if warps > 1 else []
-            taken = put(before, combine(only(before), only(other)))
-            body += [put(other, from_lane("up", only(total), number(1)))]
-            body += guarded(place >= number(1), [taken])
-            vector = Vector(first, number(0), self.width)
-            done = each(LANE, self.width, finish)
-            done += [stmt for part in after_it for stmt in part(vector)]
-            return body + guarded(self._is_there(first), by_lane(done, self.width))
+            first, body = self._first(piece, n, lane)
+            body += each(
+                "turn",
+                self.turns,
+                lambda turn: self._loaded(writer, self._vector(first, turn), before_it),
+            )
+            body += each("turn", self.turns, scan)
+            body += of_all() if count > 1 else []
+            body += each("turn", self.turns, lambda turn: finish(first, turn))
+            if carry is not None and self._has_steps:
+                whole = from_lane("at", only(earlier), number(count - 1))
+                body += [put(other, whole)]
+                body += [put(carry, combine(only(carry), only(other).astype(self.wide)))]
+            return body
 
         team = Team(self.threads, lane, True, writer.allocations)
-        body = [*loaded, start(self.reduction, carry)]
-        body += self._before_piece(row, piece, lane, carry, team)
+        body = list(loaded)
+        if carry is not None:
+            body += [start(self.carried, carry)]
+            body += self._before_piece(row, piece, lane, carry, team)
         body += each("step", self._steps, step, tirx.ForKind.SERIAL)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+
+def _reduction(scan: RowScan, dtype: str) -> Block:
+    """What a scan does with numbers, in a dtype."""
+    total = tirx.decl_buffer((number(1),), dtype, f"{scan.source.name}_so_far")
+    begin = scan.start.astype(dtype)
+    return Block(tirx.BufferStore(total, begin, [number(0)]), False, scan.combine, begin, False)
