@@ -14,7 +14,7 @@ from tvm.target import Target
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.combining import Lines, adding, start
 from babytriton.passes.gpu.elementwise import vector_kernel
-from babytriton.passes.gpu.extents import Extent, parts, pieces, product
+from babytriton.passes.gpu.extents import Extent, parts, pieces, product, whole_parts
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import thread_count
@@ -25,7 +25,6 @@ from babytriton.passes.gpu.writing import (
     Place,
     as_expr,
     below,
-    both,
     by_lane,
     copy_vector,
     each,
@@ -44,6 +43,9 @@ SIDE_BY_SIDE = 8
 # Thread blocks that fill any GPU; and rows that one should have, at least, before columns are cut.
 BLOCKS = 512
 ROWS = 4 * SIDE_BY_SIDE
+
+# Vectors that a thread may load before it adds up the first: as many as hide how far memory is.
+IN_FLIGHT = 8
 
 # Bytes that a thread block's warps share at most, for as many blocks to run at once as registers
 # allow.
@@ -172,25 +174,30 @@ class ColumnWriter:
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one of pieces and one that combines them."""
         rows = self.program.row_count
+        made = {block.buffer for block in self.program.blocks}
+        reads = len({one.buffer for _, one in self.program.accesses() if one.moves} - made)
         if is_one(self._pieces):
-            return self._kernel(rows, 1, self._of_row, self._finished)
+            return self._kernel(rows, 1, reads, self._of_row, self._finished)
         count, before = told("pieces", self._pieces)
         return [
             *before,
-            *self._kernel(rows, count, self._of_row, self._left),
+            *self._kernel(rows, count, reads, self._of_row, self._left),
             *self.combining(count),
         ]
 
     def combining(self, count: Extent) -> Statements:
         """The kernel that combines what so many pieces have."""
-        return self._kernel(count, 1, self._of_piece, self._finished)
+        return self._kernel(count, 1, len(self.partial), self._of_piece, self._finished)
 
-    def _kernel(self, rows: Extent, count: Extent, read: _Read, finish: _Finish) -> Statements:
+    def _kernel(
+        self, rows: Extent, count: Extent, reads: int, read: _Read, finish: _Finish
+    ) -> Statements:
         """A kernel whose warps take turns along rows, after what it is told.
 
         Args:
             rows: how many there are.
             count: of the pieces that they are cut into.
+            reads: how many vectors a thread loads of a row.
             read: what takes a row in.
             finish: what is done with all that a piece has.
         """
@@ -201,7 +208,9 @@ class ColumnWriter:
         ]
         take_in = read(writer, totals)
         at_once = product([count, self._warps])
-        turns, before = told("turns", parts(rows, at_once))
+        steps = max(IN_FLIGHT // reads, 1)
+        turns, before = told("turns", whole_parts(rows, product([at_once, steps])))
+        turns = 0 if is_one(turns) else turns  # with the rest
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             lane, warp, piece = ids["threadIdx.x"], ids["threadIdx.y"], ids.get("blockIdx.y")
@@ -213,14 +222,15 @@ class ColumnWriter:
             def clear(n: ir.Expr) -> Statements:
                 return [start(*reduction, n) for reduction in totals]
 
-            def step(turn: ir.Expr) -> Statements:
-                turn = turn if piece is None else turn * as_expr(count) + piece
-                row, before = named("row", turn * number(self._warps) + warp, rows)
-                is_row = below(row, rows, at_once)
-                return [*before, *guarded(both(is_there, is_row), take_in(row, vector))]
+            def step(own: ir.Expr, asks: bool = False) -> Statements:
+                own = own if piece is None else own * as_expr(count) + piece
+                row, before = named("row", own * number(self._warps) + warp, rows)
+                is_row = row < as_expr(rows) if asks else None
+                return [*before, *guarded(is_row, take_in(row, vector))]
 
             body += each(LANE, width, clear)
-            body += each("turn", turns, step, tirx.ForKind.SERIAL)
+            along = self._along(writer, (rows, at_once), (turns, steps), step)
+            body += guarded(is_there, along)
             put, take = self._across_warps(writer, totals, lane, warp)
             done = [*take, *guarded(is_there, finish(writer, totals, piece, vector))]
             body += [*put, *guarded(tirx.EQ(warp, number(0)), done)]
@@ -231,6 +241,44 @@ class ColumnWriter:
             extents["blockIdx.y"] = count
         extents |= {"threadIdx.y": self._warps, "threadIdx.x": WARP}
         return [*before, launched(extents, thread)]
+
+    def _along(
+        self,
+        writer: Writer,
+        rows: tuple[Extent, Extent],
+        turns: tuple[Extent, int],
+        step: Callable[..., Statements],
+    ) -> Statements:
+        """All rows of a thread: whole turns, whose steps wait for none of each other, and the rest.
+
+        Args:
+            writer: of the thread.
+            rows: how many there are, and in how many of them threads make a step at once.
+            turns: how many whole ones there are, and their steps.
+            step: what a thread does of a row, by that one's number among its own; and whether it
+                is to ask if there is such a row.
+        """
+        (count, at_once), (whole, steps) = rows, turns
+        first = as_expr(whole) * number(steps)
+
+        def turn(n: ir.Expr) -> Statements:
+            return each("step", steps, lambda k: step(n * number(steps) + k))
+
+        def rest(more: int, *, asks: bool) -> Callable[[], Statements]:
+            return lambda: each("step", more, lambda k: step(first + k, asks))
+
+        ways: list[Callable[[], Statements]] = []
+        if not (isinstance(whole, int) and whole == 0):
+            ways.append(lambda: each("turn", whole, turn, tirx.ForKind.SERIAL))
+        if isinstance(whole, int) and isinstance(count, int) and isinstance(at_once, int):
+            more, left = divmod(count - whole * steps * at_once, at_once)
+            if more:
+                ways.append(rest(more, asks=False))
+            if left:
+                ways.append(lambda: step(first + number(more), True))
+        else:
+            ways.append(rest(steps, asks=True))
+        return [stmt for done in writer.one_by_one(ways) for stmt in done]
 
     def _of_row(self, writer: Writer, totals: _Totals) -> _TakeIn:
         """What takes in what is reduced."""

@@ -35,6 +35,13 @@ def parts(extent: Extent, size: Extent) -> Extent:
     return known(tirx.ceildiv(as_expr(extent), as_expr(size)))
 
 
+def whole_parts(extent: Extent, size: Extent) -> Extent:
+    """How many parts of a size there are that are whole."""
+    if isinstance(extent, int) and isinstance(size, int):
+        return extent // size
+    return known(tirx.truncdiv(as_expr(extent), as_expr(size)))
+
+
 def pieces(wanted: Extent, most: Extent) -> Extent:
     """How many pieces something is cut into: so many, if it has work for them; one at least."""
     return known(tirx.Max(tirx.Min(as_expr(wanted), as_expr(most)), number(1)))

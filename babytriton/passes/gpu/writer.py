@@ -173,6 +173,15 @@ class Writer:
         self.allocations.append(buffer)
         return buffer
 
+    def one_by_one(self, ways: Iterable[Callable[[], Statements]]) -> list[Statements]:
+        """What several functions write, each with the registers that others are done with."""
+        done, before = [], len(self.allocations)
+        for way in ways:
+            done.append(way())
+            self._spare = self.allocations[before:]
+        self._spare = []
+        return done
+
     def computed(self, block: Block, values: tirx.Var) -> None:
         """Tell where a block's values are."""
         self._values[block.buffer] = values
