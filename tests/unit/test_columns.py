@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.test_gpu_programs import check, compiled, rules, traffic
 
@@ -56,11 +60,65 @@ def test_columns_are_read_once(fn, dtype: torch.dtype) -> None:
     reads, _ = traffic(fn, *args)
     for name in fn.__code__.co_varnames[: len(args)]:
         assert reads[name] == args[0].numel()
-    assert len(compiled(fn, *args).launches) == 2  # of pieces, and of what these have
+
+
+def sums(x):
+    return (x.sum(0),)
 
 
 @needs_gpu
-@pytest.mark.parametrize("shape", [(7, 5), (300, 100), (1000, 33), (40, 1003), (3000, 64)])
+@pytest.mark.parametrize(
+    ("shape", "launches", "blocks", "threads"),
+    [
+        ((7, 1000003), 1, 3907, (256,)),  # a thread for each column
+        ((64, 32768), 1, 512, (16, 8)),
+        ((300, 100), 1, 7, (4, 32)),
+        ((4096, 4096), 1, 128, (8, 128)),
+        ((4096, 1003), 2, 1024, (32, 8)),  # pieces, and what combines what these have
+        ((100000, 64), 2, 781, (16, 16)),
+    ],
+)
+def test_blocks_and_launches_of_columns(shape, launches: int, blocks: int, threads) -> None:
+    found = compiled(sums, torch.empty(shape, device="meta")).launches
+    assert len(found) == launches
+    assert math.prod(found[0].grid) == blocks
+    assert found[0].block == threads
+    assert (found[0].shared == 0) == (len(threads) == 1)
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(7, 1003), (4096, 1003), (1001, 1003)])
+def test_a_thread_asks_once_for_its_column(shape: tuple[int, int]) -> None:
+    """And for its row in what is left of them alone; others are loaded eight at a time."""
+    kernel = compiled(sums, torch.empty(shape, device="meta")).source().split("__global__")[1]
+    along = kernel.split("__syncthreads")[0]
+    loops = re.findall(r"for \(int (\w+)", along)
+    asked = re.findall(r"if \((.*)\) {", along)
+    assert len(asked) == (2 if shape[0] == 1001 else 1)
+    assert asked[0].endswith("thread < 1003")
+    assert along.index("if (") < along.index("for (")
+    whole = ["turn", "step"] if shape[0] == 4096 else ["step"]
+    assert loops[: len(whole)] == whole
+    assert "halving" in loops or loops == whole
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 300), (2, 9), (15, 130), (17, 260), (33, 40001), (130, 516), (1001, 1003), (9001, 24)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+def test_rows_that_are_no_whole_turns(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Numbers whose sums are exact, of which each counts."""
+    x = (torch.arange(shape[0] * shape[1]) * 7 % 3 - 1).reshape(shape).to(dtype)
+    found, exact = gpu.call(compiled(sums, x), (x,))[0], x.double().sum(0)
+    assert torch.equal(found.double(), exact.to(found.dtype).double())
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "shape", [(7, 5), (300, 100), (1000, 33), (40, 1003), (3000, 64), (17, 70001), (9001, 24)]
+)
 @pytest.mark.parametrize("fn", [statistics, gradients_of_norm, with_another, batch_norm, powers])
 def test_columns_together(fn, shape: tuple[int, int]) -> None:
     x, w = torch.randn(shape), torch.randn(shape[1])

@@ -119,9 +119,6 @@ def test_columns_in_several_passes(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     assert rules(along_columns, x) <= {"Columns", "ShortColumns", "Elementwise"}
     check(along_columns, x, within=1e-5)
-    if shape[0] == 3000:  # few columns: pieces of them fill the GPU
-        grids = [math.prod(launch.grid) for launch in compiled(along_columns, x).launches]
-        assert max(grids) > 64
 
 
 def test_columns_of_halves() -> None:

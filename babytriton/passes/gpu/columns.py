@@ -14,10 +14,11 @@ from tvm.target import Target
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.combining import Lines, adding, start
 from babytriton.passes.gpu.elementwise import vector_kernel
-from babytriton.passes.gpu.extents import Extent, parts, pieces, product, whole_parts
+from babytriton.passes.gpu.extents import Extent, parts, product, whole_parts
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.sweeps import Sweeps
-from babytriton.passes.gpu.threads import thread_count
+from babytriton.passes.gpu.threads import most_threads, thread_count
+from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, Tile
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
@@ -37,18 +38,9 @@ from babytriton.passes.gpu.writing import (
     written_out,
 )
 
-# Rows that a thread block adds up side by side, each of its warps one, unless others know better.
-SIDE_BY_SIDE = 8
-
-# Thread blocks that fill any GPU; and rows that one should have, at least, before columns are cut.
-BLOCKS = 512
-ROWS = 4 * SIDE_BY_SIDE
-
-# Vectors that a thread may load before it adds up the first: as many as hide how far memory is.
-IN_FLIGHT = 8
-
-# Bytes that a thread block's warps share at most, for as many blocks to run at once as registers
-# allow.
+# Threads of a block at most, and bytes that they share at most, for as many blocks to run at once
+# as registers allow.
+MOST_THREADS = 1024
 SHARED = 32768
 
 # Reductions, each with what a thread has of it for a vector of columns. What takes a row into
@@ -62,10 +54,11 @@ _Finish: TypeAlias = Callable[[Writer, _Totals, ir.Expr | None, Vector], Stateme
 class Columns(ScheduleRule):
     """Takes reductions along other axes than the last, with pointwise blocks around them.
 
-    Gives each warp vectors of columns that lie beside each other; the warps of a block take turns
-    along the rows, and combine what they have in shared memory. Reductions of the same columns that
-    need nothing of each other, such as those of a norm's two gradients, are done together: what
-    they read is loaded once. Where the columns alone do not fill a GPU, the rows are cut into
+    Gives each thread a vector of columns beside that of its neighbour; where these are too few to
+    fill a GPU, lines of threads have the same ones, take turns along the rows, and combine what
+    they have in shared memory. Reductions of the same columns that need nothing of each other, such
+    as those of a norm's two gradients, are done together: what they read is loaded once. Where a
+    block for each of the columns' tiles does not fill a GPU, and rows are many, they are cut into
     pieces, whose results a second kernel combines; of sizes that a call tells, into as many as it
     computes then. Pointwise blocks that have a value for each column are done by the kernel that
     ends a reduction; others are kernels of their own. Stands aside for what is not read along the
@@ -78,7 +71,8 @@ class Columns(ScheduleRule):
             return None
         sch, infos = kernel
         infos = inline_cheap(sch, infos, repeat_calls=True)
-        groups = _groups(sch, infos)
+        most = min(MOST_THREADS, most_threads(target))
+        groups = _groups(sch, infos, most)
         if not any(group[0].is_reduction() for group in groups):
             return None
         kernels: list[tirx.Stmt] = []
@@ -90,7 +84,7 @@ class Columns(ScheduleRule):
                     return None
                 kernels.append(vector_kernel(nest, thread_count(target)))
                 continue
-            writer = ColumnWriter.of(sch, group)
+            writer = ColumnWriter.of(sch, group, most)
             if writer is None:
                 return None
             kernels += writer.kernels()
@@ -98,7 +92,7 @@ class Columns(ScheduleRule):
         return written_out(sch.mod["main"], kernels, passed)
 
 
-def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[list[SBlockInfo]]:
+def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo], most: int) -> list[list[SBlockInfo]]:
     """The blocks, those together that go along the same columns, each as early as it can.
 
     What a group needs is done by the groups before it; each block writes a buffer of its own.
@@ -111,7 +105,7 @@ def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[list[SBloc
         fitting = (
             place
             for place, group in enumerate(groups[earliest:], earliest)
-            if group[0].is_reduction() and ColumnWriter.of(sch, [*group, info]) is not None
+            if group[0].is_reduction() and ColumnWriter.of(sch, [*group, info], most) is not None
         )
         home = next(fitting, len(groups))
         if home == len(groups):
@@ -127,20 +121,19 @@ class ColumnWriter:
     Args:
         program: what is computed, the reductions first.
         pieces: that the rows are cut into.
-        width: columns of a vector.
-        warps: of a thread block.
+        tile: the columns of a thread block, and how its threads share their rows out.
+        combining: the same of a block that combines what pieces have.
 
     Attributes:
         reductions: the blocks that reduce columns.
         partial: memory for what each piece has of them, one piece behind the other.
     """
 
-    def __init__(
-        self, program: Program, pieces: Extent, width: int, warps: int = SIDE_BY_SIDE
-    ) -> None:
+    def __init__(self, program: Program, pieces: Extent, tile: Tile, combining: Tile) -> None:
         self.program = program
-        self._width = width
-        self._warps = warps
+        self._width = tile.width
+        self._tile = tile
+        self._combining = combining
         self._length = program.length
         self._pieces = pieces
         self.reductions = [block for block in program.blocks if block.combine is not None]
@@ -151,20 +144,31 @@ class ColumnWriter:
         ]
 
     @classmethod
-    def of(cls, sch: s_tir.Schedule, group: Sequence[SBlockInfo]) -> ColumnWriter | None:
+    def of(cls, sch: s_tir.Schedule, group: Sequence[SBlockInfo], most: int) -> ColumnWriter | None:
         """For reductions, and pointwise blocks of what they have; None if warps cannot share them.
 
         Or if one thread block cannot hold what they have.
+
+        Args:
+            sch: the kernel.
+            group: its blocks.
+            most: threads of a block.
         """
         program = Program.of_columns(sch, group)
         if program is None:
             return None
         moving = {reader for reader, access in program.accesses() if access.moves}
         width = min(program.vector(has_tail=False), 8)
-        writer = cls(program, _pieces(program.length, width, program.row_count), width)
-        if not moving.issuperset(range(len(writer.reductions))):
+        threads = min(WARP * most_warps(program, width), most)
+        reductions = [n for n, block in enumerate(program.blocks) if block.combine is not None]
+        if not moving.issuperset(reductions) or threads < min(BLOCK, most):
             return None
-        return writer if most_warps(program, width) >= SIDE_BY_SIDE else None
+        read = _read(program)
+        item = max(item_bytes(str(buffer.ty.dtype)) for buffer in read)
+        tile, pieces = Tile.of(program.length, program.row_count, width, item, threads)
+        left = max(item_bytes(program.blocks[n].dtype) for n in reductions)
+        few = pieces if isinstance(pieces, int) else BLOCKS
+        return cls(program, pieces, tile, Tile.of(program.length, few, width, left, threads)[0])
 
     @property
     def passed(self) -> list[tirx.Var]:
@@ -174,27 +178,34 @@ class ColumnWriter:
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one of pieces and one that combines them."""
         rows = self.program.row_count
-        made = {block.buffer for block in self.program.blocks}
-        reads = len({one.buffer for _, one in self.program.accesses() if one.moves} - made)
+        tile, reads = self._tile, len(_read(self.program))
         if is_one(self._pieces):
-            return self._kernel(rows, 1, reads, self._of_row, self._finished)
+            return self._kernel(tile, rows, 1, reads, self._of_row, self._finished)
         count, before = told("pieces", self._pieces)
         return [
             *before,
-            *self._kernel(rows, count, reads, self._of_row, self._left),
+            *self._kernel(tile, rows, count, reads, self._of_row, self._left),
             *self.combining(count),
         ]
 
     def combining(self, count: Extent) -> Statements:
         """The kernel that combines what so many pieces have."""
-        return self._kernel(count, 1, len(self.partial), self._of_piece, self._finished)
+        tile, reads = self._combining, len(self.partial)
+        return self._kernel(tile, count, 1, reads, self._of_piece, self._finished)
 
     def _kernel(
-        self, rows: Extent, count: Extent, reads: int, read: _Read, finish: _Finish
+        self,
+        tile: Tile,
+        rows: Extent,
+        count: Extent,
+        reads: int,
+        read: _Read,
+        finish: _Finish,
     ) -> Statements:
-        """A kernel whose warps take turns along rows, after what it is told.
+        """A kernel whose lines of threads take turns along rows, after what it is told.
 
         Args:
+            tile: the columns of a thread block.
             rows: how many there are.
             count: of the pieces that they are cut into.
             reads: how many vectors a thread loads of a row.
@@ -207,39 +218,45 @@ class ColumnWriter:
             for block in self.reductions
         ]
         take_in = read(writer, totals)
-        at_once = product([count, self._warps])
-        steps = max(IN_FLIGHT // reads, 1)
+        at_once = product([count, tile.lines])
+        steps = max(AT_ONCE // reads, 1)
         turns, before = told("turns", whole_parts(rows, product([at_once, steps])))
         turns = 0 if is_one(turns) else turns  # with the rest
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
-            lane, warp, piece = ids["threadIdx.x"], ids["threadIdx.y"], ids.get("blockIdx.y")
-            first = (ids["blockIdx.x"] * number(WARP) + lane) * number(width)
+            lane, line = ids["threadIdx.x"], ids.get("threadIdx.y", number(0))
+            piece = ids.get("blockIdx.y")
+            first = (ids["blockIdx.x"] * number(tile.lanes) + lane) * number(width)
             first, body = named("column", first, self._length)
             vector = Vector(first, number(0), width)
-            is_there = below(first, self._length, WARP * width)
+            is_there = below(first, self._length, tile.columns)
 
             def clear(n: ir.Expr) -> Statements:
                 return [start(*reduction, n) for reduction in totals]
 
             def step(own: ir.Expr, asks: bool = False) -> Statements:
                 own = own if piece is None else own * as_expr(count) + piece
-                row, before = named("row", own * number(self._warps) + warp, rows)
+                row, before = named("row", own * number(tile.lines) + line, rows)
                 is_row = row < as_expr(rows) if asks else None
                 return [*before, *guarded(is_row, take_in(row, vector))]
 
-            body += each(LANE, width, clear)
+            begin = each(LANE, width, clear)
             along = self._along(writer, (rows, at_once), (turns, steps), step)
-            body += guarded(is_there, along)
-            put, take = self._across_warps(writer, totals, lane, warp)
-            done = [*take, *guarded(is_there, finish(writer, totals, piece, vector))]
-            body += [*put, *guarded(tirx.EQ(warp, number(0)), done)]
+            done = finish(writer, totals, piece, vector)
+            if tile.lines == 1:
+                body += guarded(is_there, [*begin, *along, *done])
+            else:
+                put, take = self._across_lines(writer, totals, tile, lane, line)
+                body += [*begin, *guarded(is_there, along), *put]
+                body += guarded(tirx.EQ(line, number(0)), [*take, *guarded(is_there, done)])
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
-        extents = {"blockIdx.x": parts(self._length, WARP * width)}
+        extents = {"blockIdx.x": parts(self._length, tile.columns)}
         if not is_one(count):
             extents["blockIdx.y"] = count
-        extents |= {"threadIdx.y": self._warps, "threadIdx.x": WARP}
+        if tile.lines > 1:
+            extents["threadIdx.y"] = tile.lines
+        extents["threadIdx.x"] = tile.lanes
         return [*before, launched(extents, thread)]
 
     def _along(
@@ -313,17 +330,17 @@ class ColumnWriter:
         """Where the results of a piece are."""
         return buffer, piece * as_expr(self._length) + vector.first
 
-    def _across_warps(
-        self, writer: Writer, totals: _Totals, lane: ir.Expr, warp: ir.Expr
+    def _across_lines(
+        self, writer: Writer, totals: _Totals, tile: Tile, lane: ir.Expr, line: ir.Expr
     ) -> tuple[Statements, Statements]:
-        """What shares the warps' results; and what gives the first warp what all have together."""
+        """What shares the lines' results; and what gives the first what all have together."""
         width = number(self._width)
 
         def over(body: Callable[[ir.Expr, ir.Expr], Statements]) -> Statements:
             return each(LANE, self._width, lambda n: body(n, lane * width + n))
 
-        size, memory = WARP * self._width, writer.allocations
-        return Lines(self._warps, warp, size, "warp", over, memory).combine(totals)
+        lines = Lines(tile.lines, line, tile.columns, "line", over, writer.allocations)
+        return lines.combine(totals)
 
     def _left(
         self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector
@@ -366,6 +383,12 @@ def most_warps(program: Program, width: int) -> int:
     return SHARED // (WARP * width * sum(sizes))
 
 
+def _read(program: Program) -> set[tirx.Var]:
+    """What columns are read from."""
+    made = {block.buffer for block in program.blocks}
+    return {one.buffer for _, one in program.accesses() if one.moves} - made
+
+
 def _add(block: Block, total: tirx.Var, lane: ir.Expr, value: ir.Expr) -> Statements:
     """What takes a value in."""
     return adding(block, total, lane)(value)
@@ -378,10 +401,3 @@ def _add_each(totals: _Totals, others: Sequence[tirx.Var], lane: ir.Expr) -> Sta
         for (block, total), other in zip(totals, others)
         for stmt in _add(block, total, lane, tirx.BufferLoad(other, [lane]))
     ]
-
-
-def _pieces(length: Extent, width: int, rows: Extent) -> Extent:
-    """How many pieces rows are cut into, for the thread blocks of all columns to fill a GPU."""
-    tile = number(WARP * width)
-    wanted = tirx.floordiv(number(BLOCKS) * tile, tirx.Max(as_expr(length), tile))
-    return pieces(wanted, tirx.floordiv(as_expr(rows), number(ROWS)))

@@ -19,6 +19,10 @@ _WIDENED = ("int8", "uint8", "int16", "uint16")
 SHUFFLED = (*_AS_IT_IS, *_WIDENED)
 
 
+# Lines of threads whose results one of them takes in by itself.
+FEW = 8
+
+
 def start(block: Block, total: tirx.Var, place: ir.Expr | None = None) -> tirx.Stmt:
     """The store that a reduction of a thread begins with."""
     assert block.start is not None
@@ -180,7 +184,7 @@ class Lines:
     """Threads of a block that lie in lines, each of which has numbers of the same columns.
 
     Attributes:
-        count: how many lines there are.
+        count: how many lines there are; a power of two where they are more than a few.
         line: a thread's.
         size: columns.
         name: of a line.
@@ -214,7 +218,7 @@ class Lines:
 
         def take(line: ir.Expr) -> Statements:
             def one(n: ir.Expr, column: ir.Expr) -> Statements:
-                place = [(line + 1) * number(self.size) + column]
+                place = [line * number(self.size) + column]
                 return [
                     stmt
                     for own, (block, total) in zip(memory, totals)
@@ -223,7 +227,21 @@ class Lines:
 
             return self.over(one)
 
-        return self.over(put), each(self.name, self.count - 1, take)
+        def halve(step: ir.Expr) -> Statements:
+            half = number(self.count // 2) >> step
+            is_upper = tirx.And(self.line >= half, self.line < half * 2)
+            is_lower = self.line < half
+            return [
+                *guarded(is_upper, self.over(put)),
+                *guarded(is_lower, take(self.line + half)),
+            ]
+
+        left = min(self.count, FEW)
+        halvings = (self.count // left).bit_length() - 1
+        before = each("halving", halvings, halve, tirx.ForKind.SERIAL) if halvings else []
+        own = tirx.LT(self.line, number(left)) if halvings else None
+        puts = guarded(own, self.over(put))
+        return [*before, *puts], each(self.name, left - 1, lambda n: take(n + 1))
 
 
 def has_shuffles(target: Target) -> bool:

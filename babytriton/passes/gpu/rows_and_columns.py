@@ -16,6 +16,7 @@ from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.rowwise import BLOCK, MOST_THREADS, Layout, RowWriter, has_registers
 from babytriton.passes.gpu.sweeps import Sweeps, is_of_row
 from babytriton.passes.gpu.threads import most_threads
+from babytriton.passes.gpu.tiles import Tile
 from babytriton.passes.gpu.writer import Statements, Vector
 from babytriton.passes.gpu.writing import (
     LANE,
@@ -134,7 +135,8 @@ class RowAndColumnWriter(RowWriter):
         busy = max((count if isinstance(count, int) else blocks) // PIECES, 1)
         warps = 1 << (min(warps, busy).bit_length() - 1)  # a power of two
         # Single columns, since all columns together do not fill a GPU.
-        self._columns = ColumnWriter(columns, count, width=1, warps=warps)
+        tile = Tile(1, WARP, warps)
+        self._columns = ColumnWriter(columns, count, tile, tile)
 
     @property
     def passed(self) -> list[tirx.Var]:
