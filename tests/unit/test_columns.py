@@ -143,10 +143,104 @@ def test_what_a_block_cannot_hold_is_done_by_several() -> None:
 
 
 @needs_gpu
-def test_independent_reductions_go_first_together() -> None:
+def test_squares_go_with_their_sum_and_what_needs_nothing() -> None:
     x = torch.empty(4096, 1024, device="meta")
     reads, _ = traffic(with_another, x, x[0])
+    assert reads["x"] == x.numel()
+
+
+@needs_gpu
+def test_independent_reductions_go_first_together() -> None:
+    def fn(x):
+        m = x.mean(0)
+        return ((x - m).abs()).mean(0), x.amax(0) + m
+
+    x = torch.empty(4096, 1024, device="meta")
+    reads, _ = traffic(fn, x)
     assert reads["x"] == 2 * x.numel()
+
+
+def variance(x):
+    return x.var(0), x.mean(0)
+
+
+def deviation_of_a_function(x):
+    y = x * torch.sigmoid(x)
+    return y.std(0, correction=0), y.sum(0)
+
+
+def distances(x):
+    return (((x - x.mean(0, keepdim=True)) ** 2).sum(0),)
+
+
+MOMENTS = (variance, deviation_of_a_function, distances)
+
+
+def rows_of(kind: str, shape: tuple[int, int]) -> torch.Tensor:
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if kind == "far from zero":
+        return x + 300
+    if kind == "an outlier first":
+        x[0] = 1e4
+    return x
+
+
+@needs_gpu
+@pytest.mark.parametrize("fn", MOMENTS)
+@pytest.mark.parametrize("shape", [(4096, 64), (1001, 1003), (9001, 24), (7000, 260)])
+@pytest.mark.parametrize("kind", ["plain", "far from zero", "an outlier first"])
+def test_moments_of_columns(fn, shape: tuple[int, int], kind: str) -> None:
+    x = rows_of(kind, shape).float()
+    program = compiled(fn, x)
+    assert len(program.launches) <= 2
+    check(fn, x, within=2e-5, program=program)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 4096), (4096, 1003), (16384, 1024)])
+def test_columns_are_read_once_for_their_moments(shape, dtype) -> None:
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    program = compiled(lambda x: x.var(0), x)
+    is_whole = shape[1] == 4096 and dtype == torch.float32
+    assert len(program.launches) == (1 if is_whole else 2)
+    assert sum("* __restrict__ x," in text for text in program.source().split("__global__")) == 1
+
+
+@needs_gpu
+@pytest.mark.parametrize("fn", MOMENTS)
+def test_moments_of_columns_of_any_size(fn) -> None:
+    program = bt.jit("gpu")(fn).lower(bt.Tensor["n", "m"]).compile()
+    assert len(program.launches) == 2
+    for shape in ((2, 100), (37, 5), (700, 64), (5000, 33)):
+        check(fn, rows_of("an outlier first", shape).float(), within=2e-5, program=program)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_moments_of_columns_of_other_dtypes(dtype: torch.dtype) -> None:
+    x = rows_of("far from zero" if dtype == torch.float64 else "plain", (4100, 72)).to(dtype)
+    check(variance, x, within=1e-9 if dtype == torch.float64 else 8e-3)
+
+
+@needs_gpu
+@pytest.mark.parametrize("number", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("place", [0, 1, 4099])
+def test_columns_with_what_is_no_number_stay_so(number: float, place: int) -> None:
+    x = rows_of("plain", (4100, 5)).float()
+    x[place, 3] = number
+    for found, exact in zip(gpu.call(compiled(variance, x), (x,)), variance(x.double())):
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@needs_gpu
+def test_numbers_of_columns_whose_squares_are_too_large() -> None:
+    """The same number everywhere has no variance."""
+    x = torch.full((4100, 6), 3e30)
+    x[:, 1] = -2e34
+    found, mean = gpu.call(compiled(variance, x), (x,))
+    assert torch.equal(found, torch.zeros(6))
+    torch.testing.assert_close(mean, x[0], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("target", ["cpu", pytest.param("gpu", marks=needs_gpu)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeAlias
 
 from tvm import ir, s_tir, tirx
@@ -12,10 +11,17 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
-from babytriton.passes.gpu.combining import Lines, adding, start
+from babytriton.passes.gpu.column_totals import (
+    Together,
+    Total,
+    registers,
+    together,
+    total_of,
+)
+from babytriton.passes.gpu.combining import Lines
 from babytriton.passes.gpu.elementwise import vector_kernel
 from babytriton.passes.gpu.extents import Extent, parts, product, whole_parts
-from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import most_threads, thread_count
 from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, Tile
@@ -43,12 +49,11 @@ from babytriton.passes.gpu.writing import (
 MOST_THREADS = 1024
 SHARED = 32768
 
-# Reductions, each with what a thread has of it for a vector of columns. What takes a row into
-# these; and what is done with them, of a piece if there are several.
-_Totals: TypeAlias = Sequence[tuple[Block, tirx.Var]]
-_TakeIn: TypeAlias = Callable[[ir.Expr, Vector], Statements]
-_Read: TypeAlias = Callable[[Writer, _Totals], _TakeIn]
-_Finish: TypeAlias = Callable[[Writer, _Totals, ir.Expr | None, Vector], Statements]
+# What takes a row into what a thread has, by the row's place among the thread's own; and what is
+# done with all of a piece, if there are several.
+_TakeIn: TypeAlias = Callable[[ir.Expr, ir.Expr, Vector], Statements]
+_Read: TypeAlias = Callable[[Writer, Sequence[Total]], _TakeIn]
+_Finish: TypeAlias = Callable[[Writer, Sequence[Total], ir.Expr | None, Vector], Statements]
 
 
 class Columns(ScheduleRule):
@@ -120,6 +125,7 @@ class ColumnWriter:
 
     Args:
         program: what is computed, the reductions first.
+        own: the reductions, those in one that are done together.
         pieces: that the rows are cut into.
         tile: the columns of a thread block, and how its threads share their rows out.
         combining: the same of a block that combines what pieces have.
@@ -129,18 +135,27 @@ class ColumnWriter:
         partial: memory for what each piece has of them, one piece behind the other.
     """
 
-    def __init__(self, program: Program, pieces: Extent, tile: Tile, combining: Tile) -> None:
+    def __init__(
+        self,
+        program: Program,
+        own: Sequence[Together],
+        pieces: Extent,
+        tile: Tile,
+        combining: Tile,
+    ) -> None:
         self.program = program
+        self._own = own
         self._width = tile.width
         self._tile = tile
         self._combining = combining
         self._length = program.length
         self._pieces = pieces
-        self.reductions = [block for block in program.blocks if block.combine is not None]
+        self.reductions = program.reductions
         count = as_expr(product([pieces, self._length]))
         self.partial = [
-            tirx.decl_buffer((count,), block.dtype, f"{block.buffer.name}_of_pieces")
-            for block in self.reductions
+            tirx.decl_buffer((count,), dtype, f"{name}_of_pieces")
+            for blocks in own
+            for name, dtype in registers(blocks)
         ]
 
     @classmethod
@@ -159,16 +174,18 @@ class ColumnWriter:
             return None
         moving = {reader for reader, access in program.accesses() if access.moves}
         width = min(program.vector(has_tail=False), 8)
-        threads = min(WARP * most_warps(program, width), most)
-        reductions = [n for n, block in enumerate(program.blocks) if block.combine is not None]
-        if not moving.issuperset(reductions) or threads < min(BLOCK, most):
+        own, read = together(program), _read(program)
+        if own is None or not moving.issuperset(range(len(program.reductions))):
             return None
-        read = _read(program)
+        sizes = [item_bytes(dtype) for blocks in own for _, dtype in registers(blocks)]
+        threads = min(SHARED // (width * sum(sizes)), most)
+        if threads < min(BLOCK, most):
+            return None
         item = max(item_bytes(str(buffer.ty.dtype)) for buffer in read)
         tile, pieces = Tile.of(program.length, program.row_count, width, item, threads)
-        left = max(item_bytes(program.blocks[n].dtype) for n in reductions)
         few = pieces if isinstance(pieces, int) else BLOCKS
-        return cls(program, pieces, tile, Tile.of(program.length, few, width, left, threads)[0])
+        combining, _ = Tile.of(program.length, few, width, max(sizes), threads)
+        return cls(program, own, pieces, tile, combining)
 
     @property
     def passed(self) -> list[tirx.Var]:
@@ -213,10 +230,7 @@ class ColumnWriter:
             finish: what is done with all that a piece has.
         """
         writer, width = Writer(self.program, self._width, self._width), self._width
-        totals = [
-            (block, writer.allocate(width, block.dtype, f"{block.buffer.name}_vector"))
-            for block in self.reductions
-        ]
+        totals = [total_of(writer, blocks) for blocks in self._own]
         take_in = read(writer, totals)
         at_once = product([count, tile.lines])
         steps = max(AT_ONCE // reads, 1)
@@ -232,13 +246,13 @@ class ColumnWriter:
             is_there = below(first, self._length, tile.columns)
 
             def clear(n: ir.Expr) -> Statements:
-                return [start(*reduction, n) for reduction in totals]
+                return [stmt for total in totals for stmt in total.clear(n)]
 
-            def step(own: ir.Expr, asks: bool = False) -> Statements:
-                own = own if piece is None else own * as_expr(count) + piece
+            def step(place: ir.Expr, asks: bool = False) -> Statements:
+                own = place if piece is None else place * as_expr(count) + piece
                 row, before = named("row", own * number(tile.lines) + line, rows)
                 is_row = row < as_expr(rows) if asks else None
-                return [*before, *guarded(is_row, take_in(row, vector))]
+                return [*before, *guarded(is_row, take_in(row, place, vector))]
 
             begin = each(LANE, width, clear)
             along = self._along(writer, (rows, at_once), (turns, steps), step)
@@ -297,32 +311,39 @@ class ColumnWriter:
             ways.append(rest(steps, asks=True))
         return [stmt for done in writer.one_by_one(ways) for stmt in done]
 
-    def _of_row(self, writer: Writer, totals: _Totals) -> _TakeIn:
+    def _of_row(self, writer: Writer, totals: Sequence[Total]) -> _TakeIn:
         """What takes in what is reduced."""
         load = writer.keep(Sweeps.of(self.program).shared(0, keeps=False))
 
-        def take_in(row: ir.Expr, vector: Vector) -> Statements:
+        def take_in(row: ir.Expr, place: ir.Expr, vector: Vector) -> Statements:
             writer.row = lambda: row
             done = load(vector)
-            for block, total in totals:
-                done += writer.elements(block, vector, partial(_add, block, total))
+            for total in totals:
+                done += total.of_row(place, vector)
             return by_lane(done, self._width)
 
         return take_in
 
-    def _of_piece(self, writer: Writer, totals: _Totals) -> _TakeIn:
+    def _of_piece(self, writer: Writer, totals: Sequence[Total]) -> _TakeIn:
         """What takes in the results of a piece."""
-        own = [
-            writer.allocate(self._width, block.dtype, f"{block.buffer.name}_of_piece")
-            for block, _ in totals
+        found = [
+            [writer.allocate(self._width, dtype, f"{name}_of_piece") for name, dtype in one]
+            for one in map(registers, self._own)
         ]
 
-        def take_in(piece: ir.Expr, vector: Vector) -> Statements:
+        def merge(lane: ir.Expr) -> Statements:
+            return [
+                stmt
+                for total, others in zip(totals, found)
+                for stmt in total.merge(lane, [tirx.BufferLoad(one, [lane]) for one in others])
+            ]
+
+        def take_in(piece: ir.Expr, _: ir.Expr, vector: Vector) -> Statements:
             done: Statements = []
-            for one, buffer in zip(own, self.partial):
+            for one, buffer in zip([one for others in found for one in others], self.partial):
                 at = self._of_pieces(buffer, piece, vector)
                 done += copy_vector(self._width, (one, number(0)), at)
-            return [*done, *each(LANE, self._width, partial(_add_each, totals, own))]
+            return [*done, *each(LANE, self._width, merge)]
 
         return take_in
 
@@ -331,7 +352,7 @@ class ColumnWriter:
         return buffer, piece * as_expr(self._length) + vector.first
 
     def _across_lines(
-        self, writer: Writer, totals: _Totals, tile: Tile, lane: ir.Expr, line: ir.Expr
+        self, writer: Writer, totals: Sequence[Total], tile: Tile, lane: ir.Expr, line: ir.Expr
     ) -> tuple[Statements, Statements]:
         """What shares the lines' results; and what gives the first what all have together."""
         width = number(self._width)
@@ -340,34 +361,34 @@ class ColumnWriter:
             return each(LANE, self._width, lambda n: body(n, lane * width + n))
 
         lines = Lines(tile.lines, line, tile.columns, "line", over, writer.allocations)
-        return lines.combine(totals)
+        return lines.combine([total.part for total in totals])
 
     def _left(
-        self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector
+        self, writer: Writer, totals: Sequence[Total], piece: ir.Expr | None, vector: Vector
     ) -> Statements:
         """The stores of a piece's results."""
         assert piece is not None
         done: Statements = []
-        for buffer, (_, total) in zip(self.partial, totals):
+        for buffer, one in zip(self.partial, [one for total in totals for one in total.own]):
             at = self._of_pieces(buffer, piece, vector)
-            done += copy_vector(self._width, at, (total, number(0)))
+            done += copy_vector(self._width, at, (one, number(0)))
         return done
 
     def _finished(
-        self, writer: Writer, totals: _Totals, piece: ir.Expr | None, vector: Vector
+        self, writer: Writer, totals: Sequence[Total], piece: ir.Expr | None, vector: Vector
     ) -> Statements:
         """The stores of the columns' results, once they are known."""
         writer.forget()
         writer.row = lambda: number(0)
         done: Statements = []
-        for block, total in totals:
+        for block, total in [found for one in totals for found in one.results]:
             writer.computed(block, total)
             if block.is_result:
                 target = self.program.access(block, block.store)
                 assert target is not None
                 to = (block.buffer, writer.place(target, vector.first))
                 done += copy_vector(self._width, to, (total, number(0)))
-        for other in self.program.blocks[len(totals) :]:
+        for other in self.program.blocks[len(self.reductions) :]:
             done += writer.pointwise(other)(vector)
         return by_lane(done, self._width)
 
@@ -387,17 +408,3 @@ def _read(program: Program) -> set[tirx.Var]:
     """What columns are read from."""
     made = {block.buffer for block in program.blocks}
     return {one.buffer for _, one in program.accesses() if one.moves} - made
-
-
-def _add(block: Block, total: tirx.Var, lane: ir.Expr, value: ir.Expr) -> Statements:
-    """What takes a value in."""
-    return adding(block, total, lane)(value)
-
-
-def _add_each(totals: _Totals, others: Sequence[tirx.Var], lane: ir.Expr) -> Statements:
-    """What takes in what others have at the lane's place."""
-    return [
-        stmt
-        for (block, total), other in zip(totals, others)
-        for stmt in _add(block, total, lane, tirx.BufferLoad(other, [lane]))
-    ]

@@ -175,6 +175,25 @@ class Team:
         return found
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a thread has of something that several threads have parts of.
+
+    Attributes:
+        registers: for each of its columns; and what they are of.
+        merge: what takes in what another thread has of a column, by its place in the registers.
+    """
+
+    registers: tuple[tuple[str, tirx.Var], ...]
+    merge: Callable[[ir.Expr, Sequence[ir.Expr]], Statements]
+
+    @classmethod
+    def of(cls, block: Block, total: tirx.Var) -> Part:
+        """Of a reduction."""
+        own = ((str(block.buffer.name), total),)
+        return cls(own, lambda n, others: adding(block, total, n)(*others))
+
+
 Over: TypeAlias = Callable[[Callable[[ir.Expr, ir.Expr], Statements]], Statements]
 """Does something for each number that a thread has: by its place in registers, and its column."""
 
@@ -199,21 +218,25 @@ class Lines:
     over: Over
     allocations: list[tirx.Var]
 
-    def combine(self, totals: Sequence[tuple[Block, tirx.Var]]) -> tuple[Statements, Statements]:
-        """What shares the results of all lines; and what gives a line what all have together."""
+    def combine(self, own: Sequence[Part]) -> tuple[Statements, Statements]:
+        """What shares the parts of all lines; and what gives a line what all have together."""
         if self.count == 1:
             return [], []
         memory = [
-            shared(self.count * self.size, block.dtype, f"{block.buffer.name}_of_{self.name}s")
-            for block, _ in totals
+            [
+                shared(self.count * self.size, str(one.ty.dtype), f"{name}_of_{self.name}s")
+                for name, one in part.registers
+            ]
+            for part in own
         ]
-        self.allocations.extend(memory)
+        self.allocations.extend(one for found in memory for one in found)
 
         def put(n: ir.Expr, column: ir.Expr) -> Statements:
             place = [self.line * number(self.size) + column]
             return [
-                tirx.BufferStore(own, tirx.BufferLoad(total, [n]), place)
-                for own, (_, total) in zip(memory, totals)
+                tirx.BufferStore(to, tirx.BufferLoad(one, [n]), place)
+                for found, part in zip(memory, own)
+                for to, (_, one) in zip(found, part.registers)
             ]
 
         def take(line: ir.Expr) -> Statements:
@@ -221,8 +244,8 @@ class Lines:
                 place = [line * number(self.size) + column]
                 return [
                     stmt
-                    for own, (block, total) in zip(memory, totals)
-                    for stmt in adding(block, total, n)(tirx.BufferLoad(own, place))
+                    for found, part in zip(memory, own)
+                    for stmt in part.merge(n, [tirx.BufferLoad(other, place) for other in found])
                 ]
 
             return self.over(one)
@@ -239,8 +262,8 @@ class Lines:
         left = min(self.count, FEW)
         halvings = (self.count // left).bit_length() - 1
         before = each("halving", halvings, halve, tirx.ForKind.SERIAL) if halvings else []
-        own = tirx.LT(self.line, number(left)) if halvings else None
-        puts = guarded(own, self.over(put))
+        is_left = tirx.LT(self.line, number(left)) if halvings else None
+        puts = guarded(is_left, self.over(put))
         return [*before, *puts], each(self.name, left - 1, lambda n: take(n + 1))
 
 

@@ -8,7 +8,7 @@ zero, or the first from the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -75,15 +75,33 @@ def _moments(program: Program, first: int) -> Moments | None:
     total = program.blocks[first]
     if not _is_sum(total):
         return None
+    blocks, length = program.blocks, program.length
     places: dict[tirx.Var, int] = {}
     for place, block in enumerate(program.blocks[first + 1 :], first + 1):
         if not reads(block.value, {total.buffer, *places}):
             continue
         if block.combine is None and not block.has_elements:
             places[block.buffer] = place
-        elif _is_of_squares(program, total, places, block):
-            return Moments(first, place, tuple(places.values()), program.length)
+        elif _is_of_squares(total, _values(blocks[n] for n in places.values()), block, length):
+            return Moments(first, place, tuple(places.values()), length)
     return None
+
+
+def column_moments(program: Program) -> list[tuple[int, int]]:
+    """The places of sums along columns, and of those of squared distances from their means."""
+    values = _values(block for block in program.blocks if block.combine is None)
+    sums = [(place, block) for place, block in enumerate(program.blocks) if _is_sum(block)]
+    return [
+        (first, second)
+        for first, total in sums
+        for second, block in sums
+        if first != second and _is_of_squares(total, values, block, program.row_count)
+    ]
+
+
+def _values(blocks: Iterable[Block]) -> dict[tirx.Var, ir.Expr]:
+    """What blocks compute, by where they store it."""
+    return {block.buffer: block.value for block in blocks}
 
 
 def _is_sum(block: Block) -> bool:
@@ -92,15 +110,15 @@ def _is_sum(block: Block) -> bool:
 
 
 def _is_of_squares(
-    program: Program, total: Block, places: Mapping[tirx.Var, int], block: Block
+    total: Block, values: Mapping[tirx.Var, ir.Expr], block: Block, length: Extent
 ) -> bool:
     """Whether a block sums up the squared distances of what `total` is of from the mean of that.
 
     Args:
-        program: has the blocks.
         total: a sum.
-        places: of the values of the row that are computed from it.
-        block: that reads any of these.
+        values: of the row, that may be computed from it.
+        block: that may read any of these.
+        length: how many numbers are added up.
     """
     if not _is_sum(block) or block.dtype != total.dtype:
         return False
@@ -109,16 +127,15 @@ def _is_of_squares(
         return False
     if not isinstance(square.a, tirx.Sub):
         return False
-    values = {buffer: program.blocks[place].value for buffer, place in places.items()}
     own, mean = square.a.a, inlined(square.a.b, values)
-    if reads(own, {total.buffer, *places}):
+    if reads(own, {total.buffer, *values}):
         return False
     added = total.value
     is_from = isinstance(added, tirx.Sub) and isinstance(mean, tirx.Add)  # some value of the row
     if is_from and tvm_ffi.structural_equal(added.b, mean.b):
         added, mean = added.a, mean.a
     is_same = bool(tvm_ffi.structural_equal(own, added))
-    return is_same and _is_mean(mean, total, program.length)
+    return is_same and _is_mean(mean, total, length)
 
 
 def _is_mean(expr: ir.Expr, total: Block, length: Extent) -> bool:

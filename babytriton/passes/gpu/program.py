@@ -129,8 +129,8 @@ class Program:
     def of_columns(cls, sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> Program | None:
         """The program whose rows are reduced, element by element; None if that is not what it is.
 
-        The first block reduces its last axes, and so do others that read nothing of its results;
-        the rest have a value for each element. Reductions come first.
+        Some blocks reduce their last axes; the rest have a value for each element. Reductions come
+        first, also those that read what others have of a column: :attr:`dependent`.
         """
         reductions = [info for info in infos if info.is_reduction()]
         others = [info for info in infos if not info.is_reduction()]
@@ -155,11 +155,21 @@ class Program:
         written = {block.buffer: block for block in found}
         for block in found:
             own = [x for x in nodes(block.value, ir.TensorLoad) if x.source in written]
-            if own and block.combine is not None:
-                return None
             if not all(_is_own_point(load, written[load.source]) for load in own):
                 return None
         return cls(tuple(axes), tuple(points), tuple(found))
+
+    @property
+    def reductions(self) -> list[Block]:
+        """The blocks that reduce something."""
+        return [block for block in self.blocks if block.combine is not None]
+
+    @property
+    def dependent(self) -> set[int]:
+        """The places of the reductions that read what other blocks have."""
+        made = {block.buffer for block in self.blocks}
+        places = enumerate(self.blocks)
+        return {n for n, block in places if block.combine and reads(block.value, made)}
 
     @property
     def row_count(self) -> Extent:

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_one, open_kernel
 from babytriton.passes.gpu.columns import SHARED, ColumnWriter, most_warps
-from babytriton.passes.gpu.combining import Lines, has_shuffles, start
+from babytriton.passes.gpu.combining import Lines, Part, has_shuffles, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.rowwise import BLOCK, MOST_THREADS, Layout, RowWriter, has_registers
@@ -65,7 +65,9 @@ class RowsAndColumns(ScheduleRule):
         reductions = [infos[n] for n in work.columns]
         program = Program.of(sch, [infos[n] for n in work.on_rows], work.rows, columns=reductions)
         columns = Program.of_columns(sch, [infos[n] for n in sorted((*work.columns, *work.after))])
-        if program is None or columns is None or not _has_results_of_rows(program):
+        if program is None or columns is None or columns.dependent:
+            return None
+        if not _has_results_of_rows(program):
             return None
         shuffles = has_shuffles(target)
         most = min(MOST_THREADS, most_threads(target))
@@ -135,8 +137,8 @@ class RowAndColumnWriter(RowWriter):
         busy = max((count if isinstance(count, int) else blocks) // PIECES, 1)
         warps = 1 << (min(warps, busy).bit_length() - 1)  # a power of two
         # Single columns, since all columns together do not fill a GPU.
-        tile = Tile(1, WARP, warps)
-        self._columns = ColumnWriter(columns, count, tile, tile)
+        tile, own = Tile(1, WARP, warps), [(block,) for block in columns.reductions]
+        self._columns = ColumnWriter(columns, own, count, tile, tile)
 
     @property
     def passed(self) -> list[tirx.Var]:
@@ -185,7 +187,8 @@ class RowAndColumnWriter(RowWriter):
             return done
 
         body = [*each("column", self.writer.count, clear), *through]
-        put, take = self._lines(line).combine(totals) if layout.rows > 1 else ([], [])
+        found = [Part.of(*total) for total in totals]
+        put, take = self._lines(line).combine(found) if layout.rows > 1 else ([], [])
         is_first = tirx.EQ(line, number(0)) if layout.rows > 1 else None
         body += [*put, *guarded(is_first, [*take, *self.steps(left)])]
         return [*map(tirx.AllocBuffer, self.writer.allocations), *body]

@@ -69,12 +69,10 @@ class Tile:
             return tile, 1 if tall < LONG * lines else tile.pieces(length, rows)
         across = -(-length // width)
         least = max(1, min(WARP, TOGETHER // (width * item)))
-        # Blocks of the most threads, which wait for twice as much as all threads load at once.
-        enough = max(ENOUGH, 2 * BYTES // (AT_ONCE * most * width * item))
-        lanes = BLOCK
+        full = min(THREADS, BYTES // (width * item))
+        enough, lanes = max(ENOUGH, full // _power(most)), BLOCK
         while lanes > least and -(-across // lanes) < (MANY if lanes > 2 * least else enough):
             lanes //= 2
-        full = min(THREADS, BYTES // (width * item))
         lines = _power(min(tall // AT_ONCE, most // lanes, full // across))
         if -(-across // lanes) >= enough or tall < LONG * lines:
             return cls(width, max(lanes, WARP // lines), lines), 1
