@@ -55,6 +55,8 @@ def extent_of(extent: ir.Expr) -> int | str:
         return int(extent)
     if isinstance(extent, tirx.Cast):
         return extent_of(extent.value)
+    # Of sizes, which are not negative, both are one.
+    extent = tvm_ffi.structural_map(extent, (tirx.Div, lambda x: tirx.floordiv(x.a, x.b)))
     return re.sub(r"T\.int64\((-?\d+)\)|T\.", r"\1", str(extent))
 
 
