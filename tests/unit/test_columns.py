@@ -182,13 +182,15 @@ def rows_of(kind: str, shape: tuple[int, int]) -> torch.Tensor:
         return x + 300
     if kind == "an outlier first":
         x[0] = 1e4
+    if kind == "outliers":
+        x[5::701] = 1e4
     return x
 
 
 @needs_gpu
 @pytest.mark.parametrize("fn", MOMENTS)
 @pytest.mark.parametrize("shape", [(4096, 64), (1001, 1003), (9001, 24), (7000, 260)])
-@pytest.mark.parametrize("kind", ["plain", "far from zero", "an outlier first"])
+@pytest.mark.parametrize("kind", ["plain", "far from zero", "an outlier first", "outliers"])
 def test_moments_of_columns(fn, shape: tuple[int, int], kind: str) -> None:
     x = rows_of(kind, shape).float()
     program = compiled(fn, x)

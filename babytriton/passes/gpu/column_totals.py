@@ -1,8 +1,10 @@
 """What threads have of reductions along columns, row after row.
 
-A sum and the squared distances from its mean need each row once: each number moves the mean of
-those before it, and the distances join by how far the means of two threads are apart (Chan, Golub
-and LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.3).
+A sum and the squared distances from its mean need each row once. A thread takes distances from the
+mean of the rows before, at first from one of them, for a few rows at a time; then it moves the mean
+and takes off by how much that brings the distances down. Two threads' join by how far their means
+are apart (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983, equation
+1.3). So no digits are lost, however far the numbers are from zero, or the first from the others.
 """
 
 from __future__ import annotations
@@ -84,6 +86,18 @@ class Total:
         """What it begins with."""
         return [start(block, total, n) for block, total in self.results]
 
+    def from_row(self, vector: Vector) -> Statements:
+        """What is read of a row before all others."""
+        return []
+
+    def before_rows(self, n: ir.Expr) -> Statements:
+        """What stands before a few rows that are taken in."""
+        return []
+
+    def after_rows(self, n: ir.Expr) -> Statements:
+        """What stands after them."""
+        return []
+
     def of_row(self, place: ir.Expr, vector: Vector) -> Statements:
         """What takes a row in, which has a place among the thread's own."""
         ((block, total),) = self.results
@@ -103,33 +117,60 @@ class Moments(Total):
     def __init__(self, writer: Writer, blocks: Together) -> None:
         super().__init__(writer, blocks)
         self._dtype = blocks[0].dtype
-        self._mean = writer.allocate(writer.width, self._dtype, f"{self._names[0]}_mean")
+        self._mean, self._distances, self._their_squares = (
+            writer.allocate(writer.width, self._dtype, f"{name}_vector")
+            for name in (f"{self._names[0]}_mean", "distances", "their_squares")
+        )
 
     def clear(self, n: ir.Expr) -> Statements:
+        return [*super().clear(n), *self._cleared(n, self.own[-1])]
+
+    def from_row(self, vector: Vector) -> Statements:
+        def put(lane: ir.Expr, value: ir.Expr) -> Statements:
+            return [tirx.BufferStore(self._mean, value, [lane])]
+
+        return self._writer.elements(self._blocks[0], vector, put)
+
+    def before_rows(self, n: ir.Expr) -> Statements:
+        return self._cleared(n, self._distances, self._their_squares)
+
+    def _cleared(self, n: ir.Expr, *buffers: tirx.Var) -> Statements:
         zero = tirx.const(0, self._dtype)
-        more = (self._mean, self.own[-1])
-        return [*super().clear(n), *(tirx.BufferStore(one, zero, [n]) for one in more)]
+        return [tirx.BufferStore(one, zero, [n]) for one in buffers]
 
     def of_row(self, place: ir.Expr, vector: Vector) -> Statements:
-        (first, total), (second, squares) = self.results
-        count, share = (tirx.Var(name, self._dtype) for name in ("count", "share"))
+        (first, total), _ = self.results
 
         def take(lane: ir.Expr, value: ir.Expr) -> Statements:
             own, apart = (tirx.Var(name, self._dtype) for name in ("own", "apart"))
-            mean = tirx.BufferLoad(self._mean, [lane])
+            mean, distances, squares = (
+                tirx.BufferLoad(one, [lane])
+                for one in (self._mean, self._distances, self._their_squares)
+            )
             return [
                 tirx.Bind(own, value),
                 *adding(first, total, lane)(own),
                 tirx.Bind(apart, own - mean),
-                tirx.BufferStore(self._mean, mean + apart * share, [lane]),
-                *adding(second, squares, lane)(apart * (own - mean)),
-                tirx.BufferStore(self.own[-1], count, [lane]),
+                tirx.BufferStore(self._distances, distances + apart, [lane]),
+                tirx.BufferStore(self._their_squares, squares + apart * apart, [lane]),
+                tirx.BufferStore(self.own[-1], tirx.Cast(self._dtype, place + 1), [lane]),
             ]
 
+        return self._writer.elements(first, vector, take)
+
+    def after_rows(self, n: ir.Expr) -> Statements:
+        second, squares = self.results[1]
+        mean, distances, count, found = (
+            tirx.BufferLoad(one, [n])
+            for one in (self._mean, self._distances, self.own[-1], self._their_squares)
+        )
+        share, moved = (tirx.Var(name, self._dtype) for name in ("share", "moved"))
+        one = tirx.const(1, self._dtype)
         return [
-            tirx.Bind(count, tirx.Cast(self._dtype, place + 1)),
-            tirx.Bind(share, tirx.const(1, self._dtype) / count),
-            *self._writer.elements(first, vector, take),
+            tirx.Bind(share, one / tirx.Max(count, one)),
+            tirx.Bind(moved, distances * share),
+            *adding(second, squares, n)(found - distances * moved),
+            tirx.BufferStore(self._mean, mean + moved, [n]),
         ]
 
     def merge(self, n: ir.Expr, others: Sequence[ir.Expr]) -> Statements:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tvm import ir, s_tir, tirx
@@ -49,11 +50,26 @@ from babytriton.passes.gpu.writing import (
 MOST_THREADS = 1024
 SHARED = 32768
 
-# What takes a row into what a thread has, by the row's place among the thread's own; and what is
-# done with all of a piece, if there are several.
-_TakeIn: TypeAlias = Callable[[ir.Expr, ir.Expr, Vector], Statements]
-_Read: TypeAlias = Callable[[Writer, Sequence[Total]], _TakeIn]
+# What is done with all of a piece, if there are several.
 _Finish: TypeAlias = Callable[[Writer, Sequence[Total], ir.Expr | None, Vector], Statements]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What a thread reads.
+
+    Attributes:
+        take_in: what takes a row in, by its place among the thread's own.
+        begin: what is done with the first row before.
+        around: what stands around what takes a few rows in.
+    """
+
+    take_in: Callable[[ir.Expr, ir.Expr, Vector], Statements]
+    begin: Callable[[ir.Expr, Vector], Statements] = lambda row, vector: []
+    around: Callable[[Statements], Statements] = lambda rows: rows
+
+
+_Read: TypeAlias = Callable[[Writer, Sequence[Total]], _Reading]
 
 
 class Columns(ScheduleRule):
@@ -231,7 +247,7 @@ class ColumnWriter:
         """
         writer, width = Writer(self.program, self._width, self._width), self._width
         totals = [total_of(writer, blocks) for blocks in self._own]
-        take_in = read(writer, totals)
+        reading = read(writer, totals)
         at_once = product([count, tile.lines])
         steps = max(AT_ONCE // reads, 1)
         turns, before = told("turns", whole_parts(rows, product([at_once, steps])))
@@ -252,10 +268,13 @@ class ColumnWriter:
                 own = place if piece is None else place * as_expr(count) + piece
                 row, before = named("row", own * number(tile.lines) + line, rows)
                 is_row = row < as_expr(rows) if asks else None
-                return [*before, *guarded(is_row, take_in(row, place, vector))]
+                return [*before, *guarded(is_row, reading.take_in(row, place, vector))]
 
             begin = each(LANE, width, clear)
-            along = self._along(writer, (rows, at_once), (turns, steps), step)
+            own = line if piece is None else piece * number(tile.lines) + line
+            own = own if isinstance(rows, int) else tirx.Min(own, rows - 1)
+            ways = self._ways(writer, (rows, at_once), (turns, steps), step, reading.around)
+            along = writer.one_by_one([lambda: reading.begin(own, vector), *ways])
             done = finish(writer, totals, piece, vector)
             if tile.lines == 1:
                 body += guarded(is_there, [*begin, *along, *done])
@@ -273,14 +292,17 @@ class ColumnWriter:
         extents["threadIdx.x"] = tile.lanes
         return [*before, launched(extents, thread)]
 
-    def _along(
+    def _ways(
         self,
         writer: Writer,
         rows: tuple[Extent, Extent],
         turns: tuple[Extent, int],
         step: Callable[..., Statements],
-    ) -> Statements:
-        """All rows of a thread: whole turns, whose steps wait for none of each other, and the rest.
+        around: Callable[[Statements], Statements],
+    ) -> list[Callable[[], Statements]]:
+        """What takes a thread through its rows: turns, each of some steps that wait for no other.
+
+        And what takes it through the rest.
 
         Args:
             writer: of the thread.
@@ -288,30 +310,28 @@ class ColumnWriter:
             turns: how many whole ones there are, and their steps.
             step: what a thread does of a row, by that one's number among its own; and whether it
                 is to ask if there is such a row.
+            around: what stands around the rows of a turn.
         """
         (count, at_once), (whole, steps) = rows, turns
         first = as_expr(whole) * number(steps)
 
         def turn(n: ir.Expr) -> Statements:
-            return each("step", steps, lambda k: step(n * number(steps) + k))
+            return around(each("step", steps, lambda k: step(n * number(steps) + k)))
 
-        def rest(more: int, *, asks: bool) -> Callable[[], Statements]:
-            return lambda: each("step", more, lambda k: step(first + k, asks))
-
-        ways: list[Callable[[], Statements]] = []
-        if not (isinstance(whole, int) and whole == 0):
-            ways.append(lambda: each("turn", whole, turn, tirx.ForKind.SERIAL))
-        if isinstance(whole, int) and isinstance(count, int) and isinstance(at_once, int):
+        def rest() -> Statements:
+            if not (isinstance(count, int) and isinstance(at_once, int)):
+                return around(each("step", steps, lambda k: step(first + k, True)))
+            assert isinstance(whole, int)
             more, left = divmod(count - whole * steps * at_once, at_once)
-            if more:
-                ways.append(rest(more, asks=False))
-            if left:
-                ways.append(lambda: step(first + number(more), True))
-        else:
-            ways.append(rest(steps, asks=True))
-        return [stmt for done in writer.one_by_one(ways) for stmt in done]
+            ways = [lambda: each("step", more, lambda k: step(first + k))] if more else []
+            ways += [lambda: step(first + number(more), True)] if left else []
+            return around(writer.one_by_one(ways)) if ways else []
 
-    def _of_row(self, writer: Writer, totals: Sequence[Total]) -> _TakeIn:
+        if isinstance(whole, int) and whole == 0:
+            return [rest]
+        return [lambda: each("turn", whole, turn, tirx.ForKind.SERIAL), rest]
+
+    def _of_row(self, writer: Writer, totals: Sequence[Total]) -> _Reading:
         """What takes in what is reduced."""
         load = writer.keep(Sweeps.of(self.program).shared(0, keeps=False))
 
@@ -322,9 +342,24 @@ class ColumnWriter:
                 done += total.of_row(place, vector)
             return by_lane(done, self._width)
 
-        return take_in
+        def begin(row: ir.Expr, vector: Vector) -> Statements:
+            writer.row = lambda: row
+            done = [stmt for total in totals for stmt in total.from_row(vector)]
+            return by_lane([*load(vector), *done], self._width) if done else []
 
-    def _of_piece(self, writer: Writer, totals: Sequence[Total]) -> _TakeIn:
+        def around(rows: Statements) -> Statements:
+            def over(part: Callable[[Total, ir.Expr], Statements]) -> Statements:
+                some = [total for total in totals if part(total, number(0))]
+                if not some:
+                    return []
+                return each(LANE, self._width, lambda n: [x for one in some for x in part(one, n)])
+
+            before = over(lambda total, n: total.before_rows(n))
+            return [*before, *rows, *over(lambda total, n: total.after_rows(n))]
+
+        return _Reading(take_in, begin, around)
+
+    def _of_piece(self, writer: Writer, totals: Sequence[Total]) -> _Reading:
         """What takes in the results of a piece."""
         found = [
             [writer.allocate(self._width, dtype, f"{name}_of_piece") for name, dtype in one]
@@ -345,7 +380,7 @@ class ColumnWriter:
                 done += copy_vector(self._width, (one, number(0)), at)
             return [*done, *each(LANE, self._width, merge)]
 
-        return take_in
+        return _Reading(take_in)
 
     def _of_pieces(self, buffer: tirx.Var, piece: ir.Expr, vector: Vector) -> Place:
         """Where the results of a piece are."""

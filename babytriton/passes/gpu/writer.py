@@ -173,13 +173,13 @@ class Writer:
         self.allocations.append(buffer)
         return buffer
 
-    def one_by_one(self, ways: Iterable[Callable[[], Statements]]) -> list[Statements]:
+    def one_by_one(self, ways: Iterable[Callable[[], Statements]]) -> Statements:
         """What several functions write, each with the registers that others are done with."""
-        done, before = [], len(self.allocations)
+        done, before, spare = [], len(self.allocations), self._spare
         for way in ways:
-            done.append(way())
-            self._spare = self.allocations[before:]
-        self._spare = []
+            self._spare = [*spare, *self.allocations[before:]]
+            done += way()
+        self._spare = spare
         return done
 
     def computed(self, block: Block, values: tirx.Var) -> None:
