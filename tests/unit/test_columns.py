@@ -146,7 +146,7 @@ def test_what_a_block_cannot_hold_is_done_by_several() -> None:
 def test_squares_go_with_their_sum_and_what_needs_nothing() -> None:
     x = torch.empty(4096, 1024, device="meta")
     reads, _ = traffic(with_another, x, x[0])
-    assert reads["x"] == x.numel()
+    assert reads["x"] == x.numel() * 9 // 8  # a thread starts from the first of its eight rows
 
 
 @needs_gpu
