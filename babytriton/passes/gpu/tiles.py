@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from babytriton.passes.gpu.extents import Extent, pieces, whole_parts
+from babytriton.passes.gpu.extents import Extent, parts, pieces, whole_parts
 from babytriton.passes.gpu.writing import WARP, as_expr, number
 
 # A GPU has some hundred processors, each of which runs up to two thousand threads. Blocks for as
@@ -82,8 +82,8 @@ class Tile:
 
     def pieces(self, length: Extent, rows: Extent) -> Extent:
         """How many pieces rows are cut into, for the blocks of all columns to fill a GPU."""
-        size = number(self.columns)
-        wanted = tirx.floordiv(number(BLOCKS) * size, tirx.Max(as_expr(length), size))
+        across = tirx.Max(as_expr(parts(length, self.columns)), number(1))
+        wanted = tirx.floordiv(number(BLOCKS), across)
         return pieces(wanted, whole_parts(rows, self.lines * AT_ONCE))
 
 
