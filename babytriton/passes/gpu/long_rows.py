@@ -14,7 +14,7 @@ from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.pairs import PairWriter, pairs
 from babytriton.passes.gpu.program import Block, Program
-from babytriton.passes.gpu.rowwise import REPEATED
+from babytriton.passes.gpu.rowwise import MOST_THREADS, REPEATED, WORDS_OF_MOST
 from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -39,9 +39,10 @@ THREADS = 256
 # Vectors that a thread has of a row, at least, before the row is shared by more blocks.
 VECTORS = 4
 
-# Rows that fill a GPU by themselves; and blocks that rows are cut into, together: more than any
+# Rows that fill a GPU by themselves, and those that keep it as busy as pieces would, with a launch
+# less, where registers hold them; and blocks that rows are cut into, together: more than any
 # GPU runs at once, and few enough for each to combine their results.
-MANY_ROWS = 128
+MANY_ROWS, BUSY_ROWS = 128, 32
 BLOCKS = 512
 
 # What a row must have at least to be cut up.
@@ -81,9 +82,10 @@ class LongRows(ScheduleRule):
 
 def _is_long(program: Program) -> bool:
     rows, length = program.row_count, program.length
+    is_kept = isinstance(length, int) and length <= MOST_THREADS * WORDS_OF_MOST
     return (
         isinstance(rows, int)
-        and rows <= MANY_ROWS
+        and (rows < BUSY_ROWS if is_kept else rows <= MANY_ROWS)
         and not (isinstance(length, int) and length < LONG)
         and any(access.moves for _, access in program.accesses())
     )
