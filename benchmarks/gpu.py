@@ -424,7 +424,7 @@ def plot(rows: Sequence[Row], file: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("share of a copy's bandwidth")
     figure.tight_layout()
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=50)
     pyplot.close(figure)
 
 
