@@ -39,10 +39,6 @@ FEW_ROWS, LARGE_IF_FEW_ROWS = 128, 1 << 27
 TENSOR_CORES = 80
 """The oldest architecture of GPUs for which our kernels have tensor cores."""
 
-ALIGNED, LARGE_IF_UNALIGNED = 8, 1 << 22
-"""Halves that rows of an operand consist of for cuBLAS to load them in vectors; and the results of
-a product from which on our kernel is faster where they do not."""
-
 FEW, FEW_ON_CPU = 4, 8
 """How often a kernel may multiply each number of an operand for the product to be as much work as
 reading that operand: a matrix by a vector or a few."""
@@ -80,33 +76,17 @@ def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]
     way. As :func:`keep_product_on` otherwise.
     """
     sizes = [n for shape, _ in operands for n in shape]
-    is_ours = site.dtype in _fused(site.builder.target, *operands)
-    if not is_ours or any(map(is_symbolic, sizes)):
+    if site.dtype not in _fused(site.builder.target) or any(map(is_symbolic, sizes)):
         keep_product_on(site.builder.device, site.dtype, *operands)
 
 
-def _fused(
-    target: Target, *operands: tuple[Sequence[Any], Sequence[Hashable]]
-) -> tuple[torch.dtype, ...]:
-    """The dtypes of products for which our kernels are fast, or are asked for by a target."""
+def _fused(target: Target) -> tuple[torch.dtype, ...]:
+    """The dtypes of products that a target asks our kernels for, and which they are fast for."""
     arch = int("".join(filter(str.isdigit, target.arch or "")) or 0)
-    if target.kind != "cuda" or arch < TENSOR_CORES:
+    if target.products == "torch" or arch < TENSOR_CORES:
         return ()
     halves = (torch.float16, torch.bfloat16)
-    if target.products == "torch":
-        return halves if _is_unaligned(*operands) else ()
     return halves if target.products == "fused" else (*halves, torch.float32)
-
-
-def _is_unaligned(*operands: tuple[Sequence[Any], Sequence[Hashable]]) -> bool:
-    """Whether a large product is of halves that cuBLAS loads one by one."""
-    sizes = {label: n for shape, labels in operands for label, n in zip(labels, shape)}
-    if len(operands) != 2 or any(map(is_symbolic, sizes.values())):
-        return False
-    own = set(operands[0][1]) ^ set(operands[1][1])
-    results = math.prod(int(sizes[label]) for label in own)
-    is_odd = any(int(shape[-1]) % ALIGNED for shape, _ in operands)
-    return is_odd and results >= LARGE_IF_UNALIGNED
 
 
 def keep_product_on(

@@ -12,7 +12,6 @@ from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
-from babytriton.ops.choice import PRODUCT
 from babytriton.passes import (
     constants,
     cpu,
@@ -243,11 +242,9 @@ def _of_each_target(
 
 def rules_of(kind: str, target: Target) -> tuple[ScheduleRule, ...]:
     """The schedule rules for a kind of target's kernels, in a program that is for another one."""
-    if kind != "cuda":
+    if kind != "cuda" or target.products == "torch":
         return RULES[kind]
-    # Smaller products have other rules, unless a target asks for this one.
-    least = PRODUCT if target.products == "torch" else 0
-    return (TensorCores(float32=target.products == "tf32", least=least), *RULES[kind])
+    return (TensorCores(float32=target.products == "tf32"), *RULES[kind])
 
 
 def finish(mod: IRModule, kind: str) -> IRModule:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
-from babytriton.ops import choice
 from tests.conformance import gpu
 from tests.emulator import emulator
 from tests.unit.kernels import rules_of
@@ -36,9 +35,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return (torch.randn(shape) / 2).to(dtype)
 
 
-def check(
-    fn: Function, *args: torch.Tensor, target: bt.Target = FUSED, epsilon: float | None = None
-) -> bt.Compiled:
+def check(fn: Function, *args: torch.Tensor, target: bt.Target = FUSED) -> bt.Compiled:
     """Compile, see that the rule took the product, and compare with float64."""
     scheduled = bt.jit(target)(fn).lower(*args).schedule()
     assert "TensorCores" in rules_of(scheduled.mod)
@@ -47,8 +44,7 @@ def check(
     ours, exact = gpu.call(compiled, args), fn(*(x.double() for x in args))
     for found, expected in zip(_all(ours), _all(exact)):
         # A rounding of the result; of tf32's operands, of every number in a sum.
-        if epsilon is None:
-            epsilon = torch.finfo(args[0].dtype).eps if target is FUSED else 2.0**-10
+        epsilon = torch.finfo(args[0].dtype).eps if target is FUSED else 2.0**-10
         torch.testing.assert_close(
             found.double(), expected, rtol=2 * epsilon, atol=2 * epsilon * expected.abs().max()
         )
@@ -227,32 +223,6 @@ def test_torch_has_what_is_not_asked_for() -> None:
 
     q = numbers(2, 4, 128, 64)
     assert len(bt.jit(FUSED)(attention).lower(q, q, q).compile().fallbacks) == 1
-
-
-@pytest.mark.parametrize(
-    ("left", "right"), [((4096, 1003), (1003, 2048)), ((2048, 1024), (1024, 2049))]
-)
-def test_large_products_of_unaligned_halves_are_ours(
-    left: tuple[int, int], right: tuple[int, int]
-) -> None:
-    """The library loads numbers of rows that begin anywhere one by one."""
-    x, w = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in (left, right))
-    lowered = bt.jit(gpu.TARGET)(product).lower(x, w)
-    assert not lowered.fallbacks
-    assert rules_of(lowered.schedule().mod) == ["TensorCores"]
-    for others in ((x.float(), w.float()), (x[:512], w), (x[:, :1000], w[:1000, :2048])):
-        assert bt.jit(gpu.TARGET)(product).lower(*others).fallbacks
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_products_of_unaligned_halves(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "LARGE_IF_UNALIGNED", 1)
-
-    def layer(x, w, b):
-        return torch.relu(F.linear(x, w, b))
-
-    args = numbers(130, 67, dtype=dtype), numbers(140, 67, dtype=dtype), numbers(140, dtype=dtype)
-    check(layer, *args, target=gpu.TARGET, epsilon=torch.finfo(dtype).eps)
 
 
 def test_targets() -> None:

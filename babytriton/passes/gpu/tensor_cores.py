@@ -7,7 +7,6 @@ these, the next one is on its way into registers. Sums are in float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,12 +82,10 @@ class TensorCores(ScheduleRule):
 
     Args:
         float32: whether to take those of float32 too, of which ten bits of a mantissa remain.
-        least: multiplications of those that it takes.
     """
 
-    def __init__(self, float32: bool, least: int = 0) -> None:
+    def __init__(self, float32: bool) -> None:
         self._dtypes = [dtype for dtype in FORMATS if float32 or dtype != "float32"]
-        self._least = least
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         kernel = open_kernel(func)
@@ -116,10 +113,7 @@ class TensorCores(ScheduleRule):
         operands = product.left, product.right
         is_float = str(product.sums.ty.dtype) == "float32" and product.left.dtype in self._dtypes
         same = product.left.dtype == product.right.dtype
-        lengths = [each.length for each in operands]
-        count = math.prod([*lengths, points_of(product.depth), points_of(product.batch)])
-        is_large = count >= self._least
-        return is_float and same and is_large and all(each.width for each in operands)
+        return is_float and same and all(each.width for each in operands)
 
 
 class Writer:
