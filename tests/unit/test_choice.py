@@ -103,6 +103,61 @@ def test_large_products_are_torchs_on_a_gpu(dtype: torch.dtype) -> None:
     )
 
 
+def multiplied(x, w):
+    return torch.relu(x @ w)
+
+
+@pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("fn", "shapes", "kernels"),
+    [
+        (multiplied, ((130, 67), (67, 144)), 3),  # zeros behind both, and relu
+        (multiplied, ((130, 64), (64, 141)), 2),
+        (multiplied, ((3, 130, 67), (67, 141)), 3),
+        (multiplied, ((130, 64), (64, 144)), 1),
+        (layer, ((4, 130, 67), (140, 67), (140,)), 3),
+        (layer, ((130, 64), (141, 64), (141,)), 1),
+    ],
+)
+def test_unaligned_halves_are_multiplied_with_zeros_behind_them(
+    fn, shapes, kernels, dtype, monkeypatch
+) -> None:
+    monkeypatch.setattr(choice, "LARGE_IF_UNALIGNED", 1)
+    monkeypatch.setattr(choice, "LONG_IF_UNALIGNED", 1)
+    args = tuple(torch.randn(shape).to(dtype).requires_grad_() for shape in shapes)
+    given = tuple(x.detach() for x in args)
+    compiled = bt.jit(target=GPU)(fn).lower(*given).compile()
+    assert len(compiled.fallbacks) == 1
+    assert len(compiled.kernels) == kernels
+    wide = [x.double().requires_grad_() for x in given]
+    exact = fn(*wide)
+    tolerance = 4 * torch.finfo(dtype).eps
+    found = gpu.call(compiled, given).double()
+    within = tolerance * exact.abs().max().item()
+    torch.testing.assert_close(found, exact.detach(), rtol=tolerance, atol=within)
+    grad = torch.randn(exact.shape).to(dtype)
+    ours = gpu.gradients(bt.jit(target=GPU)(fn).lower(*args).compile(), args, {0: grad})
+    for one, other in zip(ours, torch.autograd.grad(exact, wide, grad.double())):
+        within = 4 * tolerance * other.abs().max().item()
+        torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=within)
+
+
+def test_which_halves_get_zeros_behind_them() -> None:
+    def kernels(left, right, dtype=torch.float16, target=GPU) -> int:
+        args = (torch.empty(shape, dtype=dtype, device="meta") for shape in (left, right))
+        return len(bt.jit(target=target)(lambda x, w: x @ w).lower(*args).compile().kernels)
+
+    assert kernels((1024, 1032), (1032, 1024)) == 0
+    assert kernels((1024, 1031), (1031, 1024)) == 2
+    assert kernels((1024, 1032), (1032, 1023)) == 2  # of one operand, and of the result
+    assert kernels((1024, 1003), (1003, 1024)) == 0  # not enough
+    assert kernels((256, 4099), (4099, 1024)) == 0  # a copy of so many columns for few rows
+    assert kernels((1024, 1031), (1031, 1024), torch.float32) == 0
+    fused = bt.Target("cuda", gpu.ARCH, products="fused")
+    assert kernels((1024, 1031), (1031, 1024), target=fused) == 1
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_products_of_a_few_rows_are_ours(rows: int) -> None:
     assert (
