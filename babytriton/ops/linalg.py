@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tvm import relax
 
-from babytriton.ops.choice import keep_product, missing
+from babytriton.ops.choice import keep_product, zeros_behind
 from babytriton.ops.contraction import Labels, contract, require_one_number_dtype
 from babytriton.ops.gradients import linalg as gradients
 from babytriton.ops.numerics import opmath
@@ -50,7 +50,7 @@ def _in_place(site: Site, value: Value, labels: Labels) -> tuple[relax.Expr, Lab
 def _matmul(site: Site, input: Value, other: Value) -> Any:
     (*rows, depth), columns = input.meta.shape, other.meta.shape[-1:]
     if other.meta.ndim == 2:
-        after, beside = missing(site, rows, depth, columns)
+        after, beside = zeros_behind(site, rows, depth, columns)
         if after or beside:
             given: list[Any] = [_with_zeros(input, after), _with_zeros(other, beside, after)]
             product: Any = torch.matmul(*given)[..., : columns[0]]
@@ -175,7 +175,7 @@ def _linear(site: Site, input: Value, weight: Value, bias: Value | None = None) 
     """``input @ weight.T + bias``, reading the weight as it lies."""
     dtype = require_one_number_dtype(input, weight, bias)
     (*rows, depth), columns = input.meta.shape, weight.meta.shape[:-1]
-    after, _ = missing(site, rows, depth, columns) if columns else (0, 0)
+    after, _ = zeros_behind(site, rows, depth, columns) if columns else (0, 0)
     if after:
         given: list[Any] = [_with_zeros(input, after), _with_zeros(weight, after), bias]
         padded: Any = F.linear(*given)
