@@ -526,7 +526,8 @@ def test_statistics_of_any_size_read_each_number_once(fn) -> None:
     program = bt.jit(target=gpu.TARGET)(fn).lower(*specs).compile()
     # Of pieces, and of their results, where there is one row, which may be long.
     assert len(program.launches) == 1 + (fn is of_whole)
-    assert re.findall(r"= x\[", program.source()) == ["= x["]
+    # Of a long row once for vectors, and once for what is behind these.
+    assert len(re.findall(r"= x\[", program.source())) == len(program.launches)
     for shape in ((3, 100), (7, 1500)):
         check(fn, *(torch.randn(shape) for _ in specs), within=2e-5, program=program)
 

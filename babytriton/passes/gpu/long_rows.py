@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
-from babytriton.passes.gpu.extents import Extent, parts, pieces, product
+from babytriton.passes.gpu.extents import Extent, parts, pieces, product, whole_parts
 from babytriton.passes.gpu.pairs import PairWriter, pairs
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.rowwise import MOST_THREADS, REPEATED, WORDS_OF_MOST
@@ -117,8 +117,12 @@ class PieceWriter:
     def __post_init__(self) -> None:
         self._totals = {pair.second: pair for pair in self.sweeps.pairs}
         self._count, first = told("pieces", self.pieces)
-        self._at_once = product([self._count, THREADS * self.width])
-        self._turns, second = told("steps", parts(self.program.length, self._at_once))
+        # Numbers that cannot be loaded as vectors are loaded several at a time as well.
+        self._is_whole = self.width > 1
+        self._lanes = self.width if self._is_whole else VECTORS
+        self._at_once = product([self._count, THREADS * self._lanes])
+        count = parts if self._is_whole else whole_parts
+        self._turns, second = told("steps", count(self.program.length, self._at_once))
         self._told = [*first, *second]
 
     @classmethod
@@ -140,7 +144,7 @@ class PieceWriter:
 
     def _of_sweep(self, number_: int) -> tirx.Stmt:
         """The kernel of a sweep, which leaves in memory what pieces have of its reductions."""
-        writer = Writer(self.program, self.width, self.width)
+        writer = Writer(self.program, self._lanes, self._lanes, self._is_whole)
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
@@ -278,11 +282,26 @@ class PieceWriter:
         """The thread's vectors one after the other: pieces take turns along the row."""
         length = self.program.length
 
+        def first_of(turn: ir.Expr) -> ir.Expr:
+            turn = turn * as_expr(self._count) + piece
+            if self._is_whole:
+                return (turn * number(THREADS) + lane) * number(self.width)
+            return turn * number(THREADS * self._lanes) + lane
+
         def one(step: ir.Expr) -> Statements:
-            turn = step * as_expr(self._count) + piece
-            first = (turn * number(THREADS) + lane) * number(self.width)
-            first, before = named("element", first, length)
+            first, before = named("element", first_of(step), length)
+            if not self._is_whole:
+                return [*before, *body(Vector(first, number(0), self._lanes, THREADS))]
             vector = Vector(first, number(0), self.width)
             return [*before, *guarded(below(first, length, self._at_once), body(vector))]
 
-        return each("step", self._turns, one, tirx.ForKind.SERIAL)
+        def rest(n: ir.Expr) -> Statements:
+            last = first_of(as_expr(self._turns)) + n * number(THREADS)
+            last, before = named("element", last, length)
+            own = Vector(last, number(0), 1, THREADS)
+            return [*before, *guarded(below(last, length, self._at_once), body(own))]
+
+        done = each("step", self._turns, one, tirx.ForKind.SERIAL)
+        if self._is_whole or below(lane, length, self._at_once) is None:
+            return done
+        return [*done, *each("step", self._lanes, rest, tirx.ForKind.SERIAL)]

@@ -19,9 +19,11 @@ from babytriton.passes.gpu.writing import (
     copy_vector,
     each,
     guarded,
+    load,
     local,
     number,
     only,
+    store,
 )
 from babytriton.passes.nests import is_equal
 from babytriton.passes.statements import sequence
@@ -37,11 +39,17 @@ class Vector:
         first: the number of the first of them in the row.
         kept: its number among all elements that the thread keeps in registers.
         width: how many they are.
+        apart: from each to the next.
     """
 
     first: ir.Expr
     kept: ir.Expr
     width: int
+    apart: int = 1
+
+    def element(self, lane: ir.Expr) -> ir.Expr:
+        """The number of one of them in the row."""
+        return self.first + (lane if self.apart == 1 else lane * number(self.apart))
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,13 @@ class Writer:
         program: what is computed.
         width: elements of a vector.
         count: elements of a row that a thread keeps.
+        is_whole: whether those of a vector lie beside each other.
     """
 
-    def __init__(self, program: Program, width: int, count: int) -> None:
+    def __init__(self, program: Program, width: int, count: int, is_whole: bool = True) -> None:
         self.program = program
         self.width = width
+        self._beside = width if is_whole else 1
         self.count = count
         self.allocations: list[tirx.Var] = []
         self._ending = "vector" if width > 1 else "value"
@@ -210,7 +220,7 @@ class Writer:
     def pointwise(self, block: Block) -> Callable[[Vector], Statements]:
         """What computes, and stores, the block's values of a vector."""
         target = self.program.access(block, block.store) if block.is_result else None
-        if target is not None and not self._fits(target):
+        if target is not None and not (self._fits(target) and self._beside == self.width):
             target = None
         is_kept = self.program.is_passed_on(block)
         values: tirx.Var | None = None
@@ -230,7 +240,7 @@ class Writer:
                 else:
                     done = []
                 if block.is_result and target is None:
-                    element = vector.first + lane
+                    element = vector.element(lane)
                     indices = [self.at(index, element) for index in block.store.indices]
                     put = tirx.BufferStore(block.buffer, value, indices)
                     done += guarded(self.is_row, [put])
@@ -269,7 +279,8 @@ class Writer:
         use: Callable[[ir.Expr, ir.Expr], Sequence[tirx.Stmt]],
     ) -> Statements:
         """What is done with the block's value at each element of a vector, once that is loaded."""
-        asked = choice(block, self.program.elements[-1], vector.width, self._vectors)
+        beside = min(vector.width, self._beside)
+        asked = choice(block, self.program.elements[-1], beside, self._vectors)
         if asked is not None:
             test, *sides = asked
             before, count = self._asked(test, vector), len(self._of_vector)
@@ -324,20 +335,29 @@ class Writer:
         access, window = wanted.access, wanted.window
         if window is None:
             at, width = self.place(access, vector.first), vector.width if access.moves else 1
+            if width > self._beside:
+                return each(LANE, width, lambda lane: self._load_one(wanted, vector, lane))
         else:
             at, width = self.at(window.first, vector.first), window.count
         return copy_vector(width, (wanted.values, wanted.start), (access.buffer, at))
 
+    def _load_one(self, wanted: _Loaded, vector: Vector, lane: ir.Expr) -> Statements:
+        """What loads one of the elements of a vector that lie apart."""
+        at = self.place(wanted.access, vector.element(lane))
+        return [store(wanted.values, load(wanted.access.buffer, at), wanted.start + lane)]
+
     def _window(self, access: Access) -> Window | None:
         """What a vector loads of an access that jumps."""
-        return access.window(self.width, self.program.elements[-1]) if access.jumps else None
+        return access.window(self._beside, self.program.elements[-1]) if access.jumps else None
 
     def _accesses(self, block: Block) -> list[Access]:
         """What the block reads from memory for a vector, each once."""
         found: list[Access] = []
-        for made in self.program.loads(block, self.width):
+        for made in self.program.loads(block, self._beside):
             one = self.program.access(block, made)
             if one is None or one.buffer in self._values or not self._fits(one):
+                continue
+            if one.jumps and self._beside < self.width:
                 continue
             if self._register(made) is not None:
                 continue
@@ -350,7 +370,7 @@ class Writer:
         return sum(one.moves for one in self._accesses(block))
 
     def _fits(self, one: Access) -> bool:
-        return one.fits(self.width, self.program.elements[-1])
+        return one.fits(self._beside, self.program.elements[-1])
 
     def _replaced(
         self,
@@ -360,7 +380,7 @@ class Writer:
         loaded: Sequence[_Loaded],
     ) -> ir.Expr:
         """The block's expression, of what the thread has in registers."""
-        element = None if at is None else at[0].first + at[1]
+        element = None if at is None else at[0].element(at[1])
 
         def of_vector(made: ir.TensorLoad) -> ir.Expr:
             one = None if at is None else self.program.access(block, made)
