@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.gpu.combining import Part, adding, start
+from babytriton.passes.gpu.extents import known
 from babytriton.passes.gpu.moments import column_moments
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
@@ -42,9 +44,12 @@ def together(program: Program) -> list[Together] | None:
 
 def registers(blocks: Together) -> list[tuple[str, str]]:
     """Of what a thread has numbers for each column: what these are, and their dtype."""
-    found = [(str(block.buffer.name), block.dtype) for block in blocks]
-    counts = (f"{blocks[0].buffer.name}_counts", blocks[0].dtype)
-    return [*found, counts] if len(blocks) > 1 else found
+    return [(str(block.buffer.name), block.dtype) for block in blocks]
+
+
+def has_moments(own: Sequence[Together]) -> bool:
+    """Whether any of the reductions are two."""
+    return any(len(blocks) > 1 for blocks in own)
 
 
 def total_of(writer: Writer, blocks: Together) -> Total:
@@ -80,7 +85,7 @@ class Total:
     @property
     def part(self) -> Part:
         """The same as a part of what all threads have."""
-        return Part(tuple(zip(self._names, self.own)), self.merge)
+        return Part(tuple(zip(self._names, self.own)), self.merge, self.weigh)
 
     def clear(self, n: ir.Expr) -> Statements:
         """What it begins with."""
@@ -94,16 +99,24 @@ class Total:
         """What stands before a few rows that are taken in."""
         return []
 
-    def after_rows(self, n: ir.Expr) -> Statements:
-        """What stands after them."""
+    def counted(self, rows: ir.Expr) -> Statements:
+        """What stands after them, once for all columns: from how many the thread has had so far."""
         return []
 
-    def of_row(self, place: ir.Expr, vector: Vector) -> Statements:
-        """What takes a row in, which has a place among the thread's own."""
+    def after_rows(self, n: ir.Expr) -> Statements:
+        """What stands after that for each column."""
+        return []
+
+    def of_row(self, vector: Vector) -> Statements:
+        """What takes a row in."""
         ((block, total),) = self.results
         return self._writer.elements(
             block, vector, lambda lane, value: adding(block, total, lane)(value)
         )
+
+    def weigh(self, own: ir.Expr, other: ir.Expr) -> Statements:
+        """What stands before what another thread has is taken in: from how many rows either has."""
+        return []
 
     def merge(self, n: ir.Expr, others: Sequence[ir.Expr]) -> Statements:
         """What takes in what another thread has of a column."""
@@ -121,9 +134,10 @@ class Moments(Total):
             writer.allocate(writer.width, self._dtype, f"{name}_vector")
             for name in (f"{self._names[0]}_mean", "distances", "their_squares")
         )
+        self._share, self._other_share, self._weight = self._named("share", "share", "weight")
 
-    def clear(self, n: ir.Expr) -> Statements:
-        return [*super().clear(n), *self._cleared(n, self.own[-1])]
+    def _named(self, *names: str) -> list[tirx.Var]:
+        return [tirx.Var(name, self._dtype) for name in names]
 
     def from_row(self, vector: Vector) -> Statements:
         def put(lane: ir.Expr, value: ir.Expr) -> Statements:
@@ -132,17 +146,14 @@ class Moments(Total):
         return self._writer.elements(self._blocks[0], vector, put)
 
     def before_rows(self, n: ir.Expr) -> Statements:
-        return self._cleared(n, self._distances, self._their_squares)
-
-    def _cleared(self, n: ir.Expr, *buffers: tirx.Var) -> Statements:
         zero = tirx.const(0, self._dtype)
-        return [tirx.BufferStore(one, zero, [n]) for one in buffers]
+        return [tirx.BufferStore(one, zero, [n]) for one in (self._distances, self._their_squares)]
 
-    def of_row(self, place: ir.Expr, vector: Vector) -> Statements:
+    def of_row(self, vector: Vector) -> Statements:
         (first, total), _ = self.results
 
         def take(lane: ir.Expr, value: ir.Expr) -> Statements:
-            own, apart = (tirx.Var(name, self._dtype) for name in ("own", "apart"))
+            own, apart = self._named("own", "apart")
             mean, distances, squares = (
                 tirx.BufferLoad(one, [lane])
                 for one in (self._mean, self._distances, self._their_squares)
@@ -153,39 +164,69 @@ class Moments(Total):
                 tirx.Bind(apart, own - mean),
                 tirx.BufferStore(self._distances, distances + apart, [lane]),
                 tirx.BufferStore(self._their_squares, squares + apart * apart, [lane]),
-                tirx.BufferStore(self.own[-1], tirx.Cast(self._dtype, place + 1), [lane]),
             ]
 
         return self._writer.elements(first, vector, take)
 
+    def counted(self, rows: ir.Expr) -> Statements:
+        (self._share,) = self._named("share")
+        return [tirx.Bind(self._share, self._share_of(self._float(rows)))]
+
+    def _float(self, rows: ir.Expr) -> ir.Expr:
+        found = known(rows)
+        if isinstance(found, int):
+            return tirx.const(found, self._dtype)
+        return tirx.Cast(self._dtype, rows)
+
+    def _share_of(self, rows: ir.Expr) -> ir.Expr:
+        """That of one of so many; of none it is of no matter."""
+        one = tirx.const(1, self._dtype)
+        if isinstance(rows, tirx.FloatImm):
+            return tirx.const(1 / max(rows.value, 1), self._dtype)
+        return one / tirx.Max(rows, one)
+
     def after_rows(self, n: ir.Expr) -> Statements:
         second, squares = self.results[1]
-        mean, distances, count, found = (
-            tirx.BufferLoad(one, [n])
-            for one in (self._mean, self._distances, self.own[-1], self._their_squares)
+        mean, distances, found = (
+            tirx.BufferLoad(one, [n]) for one in (self._mean, self._distances, self._their_squares)
         )
-        share, moved = (tirx.Var(name, self._dtype) for name in ("share", "moved"))
-        one = tirx.const(1, self._dtype)
+        (moved,) = self._named("moved")
         return [
-            tirx.Bind(share, one / tirx.Max(count, one)),
-            tirx.Bind(moved, distances * share),
+            tirx.Bind(moved, distances * self._share),
             *adding(second, squares, n)(found - distances * moved),
             tirx.BufferStore(self._mean, mean + moved, [n]),
         ]
 
-    def merge(self, n: ir.Expr, others: Sequence[ir.Expr]) -> Statements:
-        total, squares, count = (tirx.BufferLoad(one, [n]) for one in self.own)
-        other_total, other_squares, other_count = others
-        one = tirx.const(1, self._dtype)
-        apart, both = (tirx.Var(name, self._dtype) for name in ("apart", "both"))
-        means = other_total / tirx.Max(other_count, one) - total / tirx.Max(count, one)
-        weight = count / tirx.Max(both, one) * other_count
-        # In this order, as what has no rows has nothing to be apart from, and others may be large.
-        joined = squares + (other_squares + apart * weight * apart)
+    def weigh(self, own: ir.Expr, other: ir.Expr) -> Statements:
+        names = ("rows", "other_rows", "share", "other_share", "weight")
+        rows, other_rows, self._share, self._other_share, self._weight = self._named(*names)
+        done: Statements = [
+            tirx.Bind(rows, self._float(own)),
+            tirx.Bind(self._share, self._share_of(rows)),
+        ]
+        if tvm_ffi.structural_equal(own, other):
+            self._other_share = self._share
+            return [*done, tirx.Bind(self._weight, rows * tirx.const(0.5, self._dtype))]
+        both = self._share_of(rows + other_rows)
         return [
-            tirx.Bind(both, count + other_count),
+            *done,
+            tirx.Bind(other_rows, self._float(other)),
+            tirx.Bind(self._other_share, self._share_of(other_rows)),
+            tirx.Bind(self._weight, rows * (other_rows * both)),
+        ]
+
+    def merge(self, n: ir.Expr, others: Sequence[ir.Expr]) -> Statements:
+        total, squares = (tirx.BufferLoad(one, [n]) for one in self.own)
+        other_total, other_squares = others
+        (apart,) = self._named("apart")
+        if self._other_share is self._share:
+            means = (other_total - total) * self._share
+        else:
+            means = other_total * self._other_share - total * self._share
+        # In this order, as what has no rows has nothing to be apart from, and others may be large.
+        joined = squares + (other_squares + apart * self._weight * apart)
+        return [
             tirx.Bind(apart, means),
             tirx.BufferStore(self.own[1], joined, [n]),
             tirx.BufferStore(self.own[0], total + other_total, [n]),
-            tirx.BufferStore(self.own[2], both, [n]),
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from tvm import ir, s_tir, tirx
@@ -15,6 +16,7 @@ from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_ke
 from babytriton.passes.gpu.column_totals import (
     Together,
     Total,
+    has_moments,
     registers,
     together,
     total_of,
@@ -23,9 +25,10 @@ from babytriton.passes.gpu.combining import Lines
 from babytriton.passes.gpu.elementwise import vector_kernel
 from babytriton.passes.gpu.extents import Extent, parts, product, whole_parts
 from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.row_counts import RowCounts
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import most_threads, thread_count
-from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, Tile
+from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, THREADS, Tile
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
@@ -61,15 +64,17 @@ class _Reading:
     Attributes:
         take_in: what takes a row in, by its place among the thread's own.
         begin: what is done with the first row before.
-        around: what stands around what takes a few rows in.
+        around: what stands around what takes a few rows in, after which it has so many; or all.
+        rows: how many a line has, after lines were halved so many times; None if nothing asks.
     """
 
     take_in: Callable[[ir.Expr, ir.Expr, Vector], Statements]
     begin: Callable[[ir.Expr, Vector], Statements] = lambda row, vector: []
-    around: Callable[[Statements], Statements] = lambda rows: rows
+    around: Callable[[Statements, ir.Expr | None], Statements] = lambda rows, count: rows
+    rows: Callable[[ir.Expr, ir.Expr], ir.Expr] | None = None
 
 
-_Read: TypeAlias = Callable[[Writer, Sequence[Total]], _Reading]
+_Read: TypeAlias = Callable[[Writer, Sequence[Total], ir.Expr, ir.Expr], _Reading]
 
 
 class Columns(ScheduleRule):
@@ -167,6 +172,7 @@ class ColumnWriter:
         self._length = program.length
         self._pieces = pieces
         self.reductions = program.reductions
+        self._are_moments = has_moments(own)
         count = as_expr(product([pieces, self._length]))
         self.partial = [
             tirx.decl_buffer((count,), dtype, f"{name}_of_pieces")
@@ -189,17 +195,21 @@ class ColumnWriter:
         if program is None:
             return None
         moving = {reader for reader, access in program.accesses() if access.moves}
-        width = min(program.vector(has_tail=False), 8)
         own, read = together(program), _read(program)
-        if own is None or not moving.issuperset(range(len(program.reductions))):
+        if own is None:
+            return None
+        are_moments = has_moments(own)
+        width = min(program.vector(has_tail=False), 4 if are_moments else 8)
+        if not moving.issuperset(range(len(program.reductions))):
             return None
         sizes = [item_bytes(dtype) for blocks in own for _, dtype in registers(blocks)]
         threads = min(SHARED // (width * sum(sizes)), most)
         if threads < min(BLOCK, most):
             return None
         item = max(item_bytes(str(buffer.ty.dtype)) for buffer in read)
-        tile, pieces = Tile.of(program.length, program.row_count, width, item, threads)
-        few = pieces if isinstance(pieces, int) else BLOCKS
+        full = THREADS // 2 if are_moments else THREADS
+        tile, pieces = Tile.of(program.length, program.row_count, width, item, threads, full)
+        few = pieces * (2 if are_moments else 1) if isinstance(pieces, int) else BLOCKS
         combining, _ = Tile.of(program.length, few, width, max(sizes), threads)
         return cls(program, own, pieces, tile, combining)
 
@@ -210,21 +220,28 @@ class ColumnWriter:
 
     def kernels(self) -> list[tirx.Stmt]:
         """One, or one of pieces and one that combines them."""
-        rows = self.program.row_count
-        tile, reads = self._tile, len(_read(self.program))
-        if is_one(self._pieces):
-            return self._kernel(tile, rows, 1, reads, self._of_row, self._finished)
+        tile, rows = self._tile, self.program.row_count
         count, before = told("pieces", self._pieces)
+        whole: Extent = whole_parts(rows, product([count, tile.lines]))
+        then: Statements = []
+        if self._are_moments:
+            whole, then = told("whole", whole)
+        counts = RowCounts.of(rows, count, tile.lines, whole)
+        read, reads = partial(self._of_row, counts), len(_read(self.program))
+        if is_one(self._pieces):
+            return [*then, *self._kernel(tile, rows, 1, reads, read, self._finished)]
         return [
             *before,
-            *self._kernel(tile, rows, count, reads, self._of_row, self._left),
-            *self.combining(count),
+            *then,
+            *self._kernel(tile, rows, count, reads, read, self._left),
+            *self.combining(count, counts),
         ]
 
-    def combining(self, count: Extent) -> Statements:
-        """The kernel that combines what so many pieces have."""
+    def combining(self, count: Extent, counts: RowCounts | None = None) -> Statements:
+        """The kernel that combines what so many pieces have, of so many rows if these count."""
         tile, reads = self._combining, len(self.partial)
-        return self._kernel(tile, count, 1, reads, self._of_piece, self._finished)
+        read = partial(self._of_piece, counts)
+        return self._kernel(tile, count, 1, reads, read, self._finished)
 
     def _kernel(
         self,
@@ -247,7 +264,6 @@ class ColumnWriter:
         """
         writer, width = Writer(self.program, self._width, self._width), self._width
         totals = [total_of(writer, blocks) for blocks in self._own]
-        reading = read(writer, totals)
         at_once = product([count, tile.lines])
         steps = max(AT_ONCE // reads, 1)
         turns, before = told("turns", whole_parts(rows, product([at_once, steps])))
@@ -256,6 +272,7 @@ class ColumnWriter:
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             lane, line = ids["threadIdx.x"], ids.get("threadIdx.y", number(0))
             piece = ids.get("blockIdx.y")
+            reading = read(writer, totals, line, number(0) if piece is None else piece)
             first = (ids["blockIdx.x"] * number(tile.lanes) + lane) * number(width)
             first, body = named("column", first, self._length)
             vector = Vector(first, number(0), width)
@@ -279,7 +296,8 @@ class ColumnWriter:
             if tile.lines == 1:
                 body += guarded(is_there, [*begin, *along, *done])
             else:
-                put, take = self._across_lines(writer, totals, tile, lane, line)
+                lines = self._lines(writer, tile, lane, line, reading)
+                put, take = lines.combine([total.part for total in totals])
                 body += [*begin, *guarded(is_there, along), *put]
                 body += guarded(tirx.EQ(line, number(0)), [*take, *guarded(is_there, done)])
             return [*map(tirx.AllocBuffer, writer.allocations), *body]
@@ -298,7 +316,7 @@ class ColumnWriter:
         rows: tuple[Extent, Extent],
         turns: tuple[Extent, int],
         step: Callable[..., Statements],
-        around: Callable[[Statements], Statements],
+        around: Callable[[Statements, ir.Expr | None], Statements],
     ) -> list[Callable[[], Statements]]:
         """What takes a thread through its rows: turns, each of some steps that wait for no other.
 
@@ -310,36 +328,45 @@ class ColumnWriter:
             turns: how many whole ones there are, and their steps.
             step: what a thread does of a row, by that one's number among its own; and whether it
                 is to ask if there is such a row.
-            around: what stands around the rows of a turn.
+            around: what stands around the rows of a turn, after which the thread has so many.
         """
         (count, at_once), (whole, steps) = rows, turns
         first = as_expr(whole) * number(steps)
 
         def turn(n: ir.Expr) -> Statements:
-            return around(each("step", steps, lambda k: step(n * number(steps) + k)))
+            body = each("step", steps, lambda k: step(n * number(steps) + k))
+            return around(body, (n + 1) * number(steps))
 
         def rest() -> Statements:
             if not (isinstance(count, int) and isinstance(at_once, int)):
-                return around(each("step", steps, lambda k: step(first + k, True)))
+                return around(each("step", steps, lambda k: step(first + k, True)), None)
             assert isinstance(whole, int)
             more, left = divmod(count - whole * steps * at_once, at_once)
             ways = [lambda: each("step", more, lambda k: step(first + k))] if more else []
             ways += [lambda: step(first + number(more), True)] if left else []
-            return around(writer.one_by_one(ways)) if ways else []
+            return around(writer.one_by_one(ways), None) if ways else []
 
         if isinstance(whole, int) and whole == 0:
             return [rest]
         return [lambda: each("turn", whole, turn, tirx.ForKind.SERIAL), rest]
 
-    def _of_row(self, writer: Writer, totals: Sequence[Total]) -> _Reading:
+    def _of_row(
+        self,
+        counts: RowCounts,
+        writer: Writer,
+        totals: Sequence[Total],
+        line: ir.Expr,
+        piece: ir.Expr,
+    ) -> _Reading:
         """What takes in what is reduced."""
+        counts, lines = counts.within(piece), self._tile.lines
         load = writer.keep(Sweeps.of(self.program).shared(0, keeps=False))
 
-        def take_in(row: ir.Expr, place: ir.Expr, vector: Vector) -> Statements:
+        def take_in(row: ir.Expr, _: ir.Expr, vector: Vector) -> Statements:
             writer.row = lambda: row
             done = load(vector)
             for total in totals:
-                done += total.of_row(place, vector)
+                done += total.of_row(vector)
             return by_lane(done, self._width)
 
         def begin(row: ir.Expr, vector: Vector) -> Statements:
@@ -347,7 +374,10 @@ class ColumnWriter:
             done = [stmt for total in totals for stmt in total.from_row(vector)]
             return by_lane([*load(vector), *done], self._width) if done else []
 
-        def around(rows: Statements) -> Statements:
+        def around(rows: Statements, count: ir.Expr | None) -> Statements:
+            has = counts.of_part(line) if count is None else count
+            counted = [stmt for total in totals for stmt in total.counted(has)]
+
             def over(part: Callable[[Total, ir.Expr], Statements]) -> Statements:
                 some = [total for total in totals if part(total, number(0))]
                 if not some:
@@ -355,12 +385,21 @@ class ColumnWriter:
                 return each(LANE, self._width, lambda n: [x for one in some for x in part(one, n)])
 
             before = over(lambda total, n: total.before_rows(n))
-            return [*before, *rows, *over(lambda total, n: total.after_rows(n))]
+            return [*before, *rows, *counted, *over(lambda total, n: total.after_rows(n))]
 
-        return _Reading(take_in, begin, around)
+        rows = partial(counts.of_line, lines) if self._are_moments else None
+        return _Reading(take_in, begin, around, rows)
 
-    def _of_piece(self, writer: Writer, totals: Sequence[Total]) -> _Reading:
+    def _of_piece(
+        self,
+        counts: RowCounts | None,
+        writer: Writer,
+        totals: Sequence[Total],
+        line: ir.Expr,
+        _: ir.Expr,
+    ) -> _Reading:
         """What takes in the results of a piece."""
+        lines = self._combining.lines
         found = [
             [writer.allocate(self._width, dtype, f"{name}_of_piece") for name, dtype in one]
             for one in map(registers, self._own)
@@ -373,30 +412,38 @@ class ColumnWriter:
                 for stmt in total.merge(lane, [tirx.BufferLoad(one, [lane]) for one in others])
             ]
 
-        def take_in(piece: ir.Expr, _: ir.Expr, vector: Vector) -> Statements:
-            done: Statements = []
+        def weigh(piece: ir.Expr, place: ir.Expr) -> Statements:
+            if counts is None or not self._are_moments:
+                return []
+            own, other = counts.of_first(line, lines, place), counts.of_part(piece)
+            return [stmt for total in totals for stmt in total.weigh(own, other)]
+
+        def take_in(piece: ir.Expr, place: ir.Expr, vector: Vector) -> Statements:
+            done: Statements = weigh(piece, place)
             for one, buffer in zip([one for others in found for one in others], self.partial):
                 at = self._of_pieces(buffer, piece, vector)
                 done += copy_vector(self._width, (one, number(0)), at)
             return [*done, *each(LANE, self._width, merge)]
 
-        return _Reading(take_in)
+        if counts is None or not self._are_moments:
+            return _Reading(take_in)
+        return _Reading(take_in, rows=partial(counts.of_line, lines))
 
     def _of_pieces(self, buffer: tirx.Var, piece: ir.Expr, vector: Vector) -> Place:
         """Where the results of a piece are."""
         return buffer, piece * as_expr(self._length) + vector.first
 
-    def _across_lines(
-        self, writer: Writer, totals: Sequence[Total], tile: Tile, lane: ir.Expr, line: ir.Expr
-    ) -> tuple[Statements, Statements]:
-        """What shares the lines' results; and what gives the first what all have together."""
+    def _lines(
+        self, writer: Writer, tile: Tile, lane: ir.Expr, line: ir.Expr, reading: _Reading
+    ) -> Lines:
+        """The threads of a block that have the same columns."""
         width = number(self._width)
 
         def over(body: Callable[[ir.Expr, ir.Expr], Statements]) -> Statements:
             return each(LANE, self._width, lambda n: body(n, lane * width + n))
 
-        lines = Lines(tile.lines, line, tile.columns, "line", over, writer.allocations)
-        return lines.combine([total.part for total in totals])
+        name, memory = "line", writer.allocations
+        return Lines(tile.lines, line, tile.columns, name, over, memory, reading.rows)
 
     def _left(
         self, writer: Writer, totals: Sequence[Total], piece: ir.Expr | None, vector: Vector

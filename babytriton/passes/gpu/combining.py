@@ -182,10 +182,12 @@ class Part:
     Attributes:
         registers: for each of its columns; and what they are of.
         merge: what takes in what another thread has of a column, by its place in the registers.
+        weigh: what stands before that, once for all columns: from how many rows either has.
     """
 
     registers: tuple[tuple[str, tirx.Var], ...]
     merge: Callable[[ir.Expr, Sequence[ir.Expr]], Statements]
+    weigh: Callable[[ir.Expr, ir.Expr], Statements] = lambda own, other: []
 
     @classmethod
     def of(cls, block: Block, total: tirx.Var) -> Part:
@@ -209,6 +211,7 @@ class Lines:
         name: of a line.
         over: does something for each number of a thread.
         allocations: where to add what is allocated.
+        rows: how many a line has, after lines were halved so many times; None if no part asks.
     """
 
     count: int
@@ -217,6 +220,7 @@ class Lines:
     name: str
     over: Over
     allocations: list[tirx.Var]
+    rows: Callable[[ir.Expr, ir.Expr], ir.Expr] | None = None
 
     def combine(self, own: Sequence[Part]) -> tuple[Statements, Statements]:
         """What shares the parts of all lines; and what gives a line what all have together."""
@@ -254,14 +258,23 @@ class Lines:
             half = number(self.count // 2) >> step
             is_upper = tirx.And(self.line >= half, self.line < half * 2)
             is_lower = self.line < half
+            other = self.line + half
+            weighed: Statements = []
+            if self.rows is not None:
+                counts = self.rows(self.line, step), self.rows(other, step)
+                weighed = [stmt for part in own for stmt in part.weigh(*counts)]
             return [
                 *guarded(is_upper, self.over(put)),
-                *guarded(is_lower, take(self.line + half)),
+                *guarded(is_lower, [*weighed, *take(other)]),
             ]
 
-        left = min(self.count, FEW)
+        # What is weighed takes many steps, which all lines that are left do at the same time.
+        left = min(self.count, FEW) if self.rows is None else 1
+        kind = tirx.ForKind.SERIAL if self.rows is None else tirx.ForKind.UNROLLED
         halvings = (self.count // left).bit_length() - 1
-        before = each("halving", halvings, halve, tirx.ForKind.SERIAL) if halvings else []
+        before = each("halving", halvings, halve, kind) if halvings else []
+        if left == 1:
+            return before, []
         is_left = tirx.LT(self.line, number(left)) if halvings else None
         puts = guarded(is_left, self.over(put))
         return [*before, *puts], each(self.name, left - 1, lambda n: take(n + 1))

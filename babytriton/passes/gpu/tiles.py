@@ -48,7 +48,7 @@ class Tile:
 
     @classmethod
     def of(
-        cls, length: Extent, rows: Extent, width: int, item: int, most: int
+        cls, length: Extent, rows: Extent, width: int, item: int, most: int, fill: int = THREADS
     ) -> tuple[Tile, Extent]:
         """For columns of so many rows; and how many pieces the rows are to be cut into.
 
@@ -61,6 +61,7 @@ class Tile:
             width: columns of a vector.
             item: bytes of one of its numbers, at most.
             most: threads that a block may have.
+            fill: that fill a GPU.
         """
         tall = rows if isinstance(rows, int) else THREADS * LONG
         if not isinstance(length, int):
@@ -69,7 +70,7 @@ class Tile:
             return tile, 1 if tall < LONG * lines else tile.pieces(length, rows)
         across = -(-length // width)
         least = max(1, min(WARP, TOGETHER // (width * item)))
-        full = min(THREADS, BYTES // (width * item))
+        full = min(fill, BYTES // (width * item))
         enough, lanes = max(ENOUGH, full // _power(most)), BLOCK
         while lanes > least and -(-across // lanes) < (MANY if lanes > 2 * least else enough):
             lanes //= 2
