@@ -20,8 +20,8 @@ def value(expr: ir.Expr) -> int:
 @pytest.mark.parametrize("is_told", [False, True])
 def test_rows_are_counted_as_they_are_shared_out(rows, pieces, is_told) -> None:
     whole, rest = divmod(rows, pieces * LINES)
-    counts = RowCounts.of(rows, pieces, LINES, whole)
-    assert counts == RowCounts(pieces, LINES, whole, rest)
+    counts, before = RowCounts.told(rows, pieces, LINES)
+    assert (counts, before) == (RowCounts(pieces, LINES, whole, rest), [])
     if is_told:
         counts = RowCounts(as_expr(pieces), LINES, as_expr(whole), as_expr(rest))
     owners = [(row // LINES % pieces, row % LINES) for row in range(rows)]

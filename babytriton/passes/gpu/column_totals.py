@@ -20,6 +20,7 @@ from babytriton.passes.gpu.extents import known
 from babytriton.passes.gpu.moments import column_moments
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writing import as_index
 
 Together: TypeAlias = tuple[Block, ...]
 """A reduction; or two, of which the second is of squared distances from the mean of the first."""
@@ -170,7 +171,7 @@ class Moments(Total):
 
     def counted(self, rows: ir.Expr) -> Statements:
         (self._share,) = self._named("share")
-        return [tirx.Bind(self._share, self._share_of(self._float(rows)))]
+        return [tirx.Bind(self._share, self._share_of(self._float(as_index(rows))))]
 
     def _float(self, rows: ir.Expr) -> ir.Expr:
         found = known(rows)

@@ -222,11 +222,7 @@ class ColumnWriter:
         """One, or one of pieces and one that combines them."""
         tile, rows = self._tile, self.program.row_count
         count, before = told("pieces", self._pieces)
-        whole: Extent = whole_parts(rows, product([count, tile.lines]))
-        then: Statements = []
-        if self._are_moments:
-            whole, then = told("whole", whole)
-        counts = RowCounts.of(rows, count, tile.lines, whole)
+        counts, then = RowCounts.told(rows, count, tile.lines) if self._are_moments else (None, [])
         read, reads = partial(self._of_row, counts), len(_read(self.program))
         if is_one(self._pieces):
             return [*then, *self._kernel(tile, rows, 1, reads, read, self._finished)]
@@ -352,14 +348,14 @@ class ColumnWriter:
 
     def _of_row(
         self,
-        counts: RowCounts,
+        counts: RowCounts | None,
         writer: Writer,
         totals: Sequence[Total],
         line: ir.Expr,
         piece: ir.Expr,
     ) -> _Reading:
         """What takes in what is reduced."""
-        counts, lines = counts.within(piece), self._tile.lines
+        counts = None if counts is None else counts.within(piece)
         load = writer.keep(Sweeps.of(self.program).shared(0, keeps=False))
 
         def take_in(row: ir.Expr, _: ir.Expr, vector: Vector) -> Statements:
@@ -375,8 +371,10 @@ class ColumnWriter:
             return by_lane([*load(vector), *done], self._width) if done else []
 
         def around(rows: Statements, count: ir.Expr | None) -> Statements:
-            has = counts.of_part(line) if count is None else count
-            counted = [stmt for total in totals for stmt in total.counted(has)]
+            counted: Statements = []
+            if counts is not None:
+                has = counts.of_part(line) if count is None else count
+                counted = [stmt for total in totals for stmt in total.counted(has)]
 
             def over(part: Callable[[Total, ir.Expr], Statements]) -> Statements:
                 some = [total for total in totals if part(total, number(0))]
@@ -387,7 +385,7 @@ class ColumnWriter:
             before = over(lambda total, n: total.before_rows(n))
             return [*before, *rows, *counted, *over(lambda total, n: total.after_rows(n))]
 
-        rows = partial(counts.of_line, lines) if self._are_moments else None
+        rows = None if counts is None else partial(counts.of_line, self._tile.lines)
         return _Reading(take_in, begin, around, rows)
 
     def _of_piece(
@@ -413,7 +411,7 @@ class ColumnWriter:
             ]
 
         def weigh(piece: ir.Expr, place: ir.Expr) -> Statements:
-            if counts is None or not self._are_moments:
+            if counts is None:
                 return []
             own, other = counts.of_first(line, lines, place), counts.of_part(piece)
             return [stmt for total in totals for stmt in total.weigh(own, other)]
@@ -425,9 +423,8 @@ class ColumnWriter:
                 done += copy_vector(self._width, (one, number(0)), at)
             return [*done, *each(LANE, self._width, merge)]
 
-        if counts is None or not self._are_moments:
-            return _Reading(take_in)
-        return _Reading(take_in, rows=partial(counts.of_line, lines))
+        rows = None if counts is None else partial(counts.of_line, lines)
+        return _Reading(take_in, rows=rows)
 
     def _of_pieces(self, buffer: tirx.Var, piece: ir.Expr, vector: Vector) -> Place:
         """Where the results of a piece are."""

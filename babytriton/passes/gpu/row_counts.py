@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from babytriton.passes.gpu.extents import Extent, known, product
-from babytriton.passes.gpu.writing import as_expr, number
+from babytriton.passes.gpu.extents import Extent, known, product, whole_parts
+from babytriton.passes.gpu.writing import as_expr, as_index, number, told
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,18 @@ class RowCounts:
     rest: Extent
 
     @classmethod
-    def of(cls, rows: Extent, parts: Extent, size: int, whole: Extent) -> RowCounts:
-        """Of so many rows."""
+    def told(cls, rows: Extent, parts: Extent, size: int) -> tuple[RowCounts, list[tirx.Stmt]]:
+        """Of so many rows; and what kernels are told before they are launched."""
         turn = product([parts, size])
+        whole, before = told("whole", whole_parts(rows, turn))
         if isinstance(rows, int) and isinstance(turn, int):
-            return cls(parts, size, whole, rows % turn)
-        return cls(parts, size, whole, as_expr(rows) - as_expr(whole) * as_expr(turn))
+            return cls(parts, size, whole, rows % turn), before
+        rest, then = told("rest", as_expr(rows) - as_expr(whole) * as_expr(turn))
+        return cls(parts, size, whole, rest), [*before, *then]
 
     def of_part(self, part: ir.Expr) -> ir.Expr:
         """Those of one."""
-        return as_expr(self.whole) * number(self.size) + as_expr(self._rest_of(part))
+        return as_expr(self.whole) * number(self.size) + _wide(self._rest_of(part))
 
     def within(self, part: ir.Expr) -> RowCounts:
         """Those of the lines that one consists of, each of which has a row of it in a turn."""
@@ -45,9 +47,8 @@ class RowCounts:
     def _rest_of(self, part: ir.Expr) -> Extent:
         if self._is_even:
             return 0
-        most = number(self.size)
-        rest = as_expr(self.rest) - part * most
-        return known(tirx.Max(tirx.Min(rest, most), number(0)))
+        most = _few(self.size)
+        return known(tirx.Max(tirx.Min(as_index(self.rest) - as_index(part) * most, most), _few(0)))
 
     @property
     def _is_even(self) -> bool:
@@ -55,7 +56,7 @@ class RowCounts:
 
     def of_first(self, line: ir.Expr, lines: int, count: ir.Expr) -> ir.Expr:
         """Those of so many parts: of the first that a line has, if lines take turns along these."""
-        return self._of_some(line, number(lines.bit_length() - 1), count)
+        return self._of_some(line, _few(lines.bit_length() - 1), as_index(count))
 
     def of_line(self, lines: int, line: ir.Expr, halvings: ir.Expr) -> ir.Expr:
         """Those of all parts that a line has, after lines were halved so many times.
@@ -65,31 +66,40 @@ class RowCounts:
             line: that.
             halvings: how often half of them took in what the others have.
         """
-        bits = number(lines.bit_length() - 1) - halvings
+        bits = _few(lines.bit_length() - 1) - as_index(halvings)
         if isinstance(self.parts, int) and self.parts % lines == 0:
             turns = product([self.parts // lines, self.whole, self.size])
             if self._is_even:
                 return as_expr(turns) << halvings
-            count = number(self.parts // lines) << halvings
+            count = _few(self.parts // lines) << as_index(halvings)
         else:
-            count = _shared(as_expr(self.parts), line, bits)
+            count = _shared(as_index(self.parts), as_index(line), bits)
         return self._of_some(line, bits, count)
 
     def _of_some(self, line: ir.Expr, bits: ir.Expr, count: ir.Expr) -> ir.Expr:
         """Those of so many parts that a line has, of lines whose number has so many bits."""
-        found = count * as_expr(product([self.whole, self.size]))
+        found = count.astype("int64") * as_expr(product([self.whole, self.size]))
         if self._is_even:
             return found
-        rest, size = as_expr(self.rest), number(self.size)
-        last = rest >> number(self.size.bit_length() - 1)  # has a part of the rest, or none
-        found = found + tirx.Min(count, _shared(last, line, bits)) * size
-        if self.size == 1:
-            return found
-        is_own = tirx.EQ(last & ((number(1) << bits) - number(1)), line)
-        is_own = tirx.And(is_own, (last >> bits) < count)
-        return found + tirx.Select(is_own, rest & number(self.size - 1), number(0))
+        line, rest = as_index(line), as_index(self.rest)
+        last = rest >> _few(self.size.bit_length() - 1)  # has a part of the rest, or none
+        more = tirx.Min(count, _shared(last, line, bits)) * _few(self.size)
+        if self.size > 1:
+            is_own = tirx.EQ(last & ((_few(1) << bits) - _few(1)), line)
+            is_own = tirx.And(is_own, (last >> bits) < count)
+            more = more + tirx.Select(is_own, rest & _few(self.size - 1), _few(0))
+        return found + more.astype("int64")
+
+
+def _few(count: int) -> ir.Expr:
+    """A number of parts, or of rows of a turn: these are few."""
+    return as_index(count)
+
+
+def _wide(few: Extent) -> ir.Expr:
+    return as_expr(few).astype("int64")
 
 
 def _shared(count: ir.Expr, line: ir.Expr, bits: ir.Expr) -> ir.Expr:
     """How many of so many a line has, of lines whose number has so many bits."""
-    return (count - line + (number(1) << bits) - number(1)) >> bits
+    return (count - line + (_few(1) << bits) - _few(1)) >> bits
