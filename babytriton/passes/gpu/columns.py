@@ -261,7 +261,9 @@ class ColumnWriter:
         writer, width = Writer(self.program, self._width, self._width), self._width
         totals = [total_of(writer, blocks) for blocks in self._own]
         at_once = product([count, tile.lines])
-        steps = max(AT_ONCE // reads, 1)
+        # Counts that a call tells take registers, of which there would be too few.
+        busy = 2 if self._are_moments and not isinstance(rows, int) else 1
+        steps = max(AT_ONCE // (reads * busy), 1)
         turns, before = told("turns", whole_parts(rows, product([at_once, steps])))
         turns = 0 if is_one(turns) else turns  # with the rest
 
