@@ -61,6 +61,7 @@ class Launch:
         arguments: the variables that it takes.
         outputs: what it takes after these, and writes.
         updated: those of the arguments that it writes to as well.
+        tensors: those variables that are tensors, in the order of its parameters.
         known: those variables for tensors of which it knows all but where they lie.
     """
 
@@ -68,6 +69,7 @@ class Launch:
     arguments: tuple[str, ...]
     outputs: tuple[Allocation, ...]
     updated: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
     known: frozenset[str] = frozenset()
 
     @property

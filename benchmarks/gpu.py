@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import multiprocessing
+import queue
 import re
 import statistics
 import subprocess
@@ -367,9 +368,22 @@ def all_measured(chosen: Sequence[Case], jobs: int) -> Iterator[Row | str]:
     for process in processes:
         process.start()
     for _ in chosen:
-        yield results.get()
+        while (found := _next(results)) is None:
+            codes = [process.exitcode for process in processes if process.exitcode]
+            if codes:
+                raise SystemExit(f"a process that measured ended with {codes[0]}")
+        yield found
     for process in processes:
         process.join()
+
+
+def _next(results: Any) -> Row | str | None:
+    """What comes next; None if that takes long."""
+    try:
+        found: Row | str = results.get(timeout=5)
+    except queue.Empty:
+        return None
+    return found
 
 
 def table(rows: Sequence[Row]) -> list[str]:

@@ -87,27 +87,26 @@ def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]
         keep_product_on(site.builder.device, site.dtype, *operands)
 
 
-def zeros_behind(
-    site: Site, rows: Sequence[Any], depth: Any, columns: Sequence[Any]
-) -> tuple[int, int]:
-    """How many zeros make sums and columns of a large product on a GPU multiples of a vector.
+def zeros_behind(site: Site, own: Any, rows: Sequence[Any], depth: Any, *columns: Any) -> int:
+    """How many zeros make rows of an operand of a large product on a GPU multiples of a vector.
 
     cuBLAS took four times as long for 4096x4096x1003 in halves as for 4096x4096x1024.
 
     Args:
         site: the call that is the product.
-        rows, columns: the sizes of its first and its last axes.
+        own: the numbers of such a row.
+        rows, columns: the sizes of the product's first and last axes.
         depth: how long its sums are.
     """
     device, sizes = site.builder.device.type, [*rows, depth, *columns]
     is_half = site.dtype in (torch.float16, torch.bfloat16)
     if device != "cuda" or not is_half or any(map(is_symbolic, sizes)):
-        return 0, 0
+        return 0
     across = [math.prod(map(int, own)) for own in (rows, columns)]
     is_large = math.prod(across) * int(depth) >= LARGE_IF_UNALIGNED
     if not is_large or min(across) < LONG_IF_UNALIGNED or _fused(site.builder.target):
-        return 0, 0
-    return -int(depth) % ALIGNED, -int(columns[-1]) % ALIGNED
+        return 0
+    return -int(own) % ALIGNED
 
 
 def _fused(target: Target) -> tuple[torch.dtype, ...]:

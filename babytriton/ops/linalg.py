@@ -48,20 +48,41 @@ def _in_place(site: Site, value: Value, labels: Labels) -> tuple[relax.Expr, Lab
 
 
 def _matmul(site: Site, input: Value, other: Value) -> Any:
-    (*rows, depth), columns = input.meta.shape, other.meta.shape[-1:]
-    if other.meta.ndim == 2:
-        after, beside = zeros_behind(site, rows, depth, columns)
+    if other.meta.ndim == 2 and input.meta.ndim > 1:
+        (*rows, depth), (columns,) = input.meta.shape, other.meta.shape[1:]
+        is_along = _innermost(site, input) == -1, _innermost(site, other) == -2
+        after = zeros_behind(site, depth, rows, depth, columns) if any(is_along) else 0
+        beside = 0 if is_along[1] else zeros_behind(site, columns, rows, depth, columns)
         if after or beside:
-            given: list[Any] = [_with_zeros(input, after), _with_zeros(other, beside, after)]
-            product: Any = torch.matmul(*given)[..., : columns[0]]
-            return product.expr
+            given: list[Any] = [_with_zeros(site, input, after)]
+            given.append(_with_zeros(site, other, beside, after))
+            product: Any = torch.matmul(*given)
+            return (product[..., :columns] if beside else product).expr
     return site.cast(_product(site, input, other), site.dtype)
 
 
-def _with_zeros(value: Value, *after: int) -> Any:
-    """A tensor with zeros behind its last dimension, the one before that, and so on."""
+def _innermost(site: Site, value: Value) -> int:
+    """The dimension along which a tensor lies in memory, from the last one."""
+    _, axes = site.builder.views.unturned(value.expr)
+    return axes.index(len(axes) - 1) - len(axes)
+
+
+def _with_zeros(site: Site, value: Value, *after: int) -> Any:
+    """A tensor with zeros behind its last dimension, the one before that, and so on.
+
+    It lies as it did, if these are two.
+    """
     given: Any = value
-    return F.pad(given, [n for own in after for n in (0, own)]) if any(after) else value
+    if not any(after):
+        return given
+    if _innermost(site, value) == -2:
+        last, before = (*after, 0)[:2]
+        return _padded(given.transpose(-1, -2), (before, last)).transpose(-1, -2)
+    return _padded(given, after)
+
+
+def _padded(given: Any, after: Sequence[int]) -> Any:
+    return F.pad(given, [n for own in after for n in (0, own)])
 
 
 def _mv(site: Site, input: Value, vec: Value) -> Any:
@@ -175,9 +196,10 @@ def _linear(site: Site, input: Value, weight: Value, bias: Value | None = None) 
     """``input @ weight.T + bias``, reading the weight as it lies."""
     dtype = require_one_number_dtype(input, weight, bias)
     (*rows, depth), columns = input.meta.shape, weight.meta.shape[:-1]
-    after, _ = zeros_behind(site, rows, depth, columns) if columns else (0, 0)
+    is_along = any(_innermost(site, value) == -1 for value in (input, weight))
+    after = zeros_behind(site, depth, rows, depth, *columns) if is_along else 0
     if after:
-        given: list[Any] = [_with_zeros(input, after), _with_zeros(weight, after), bias]
+        given: list[Any] = [*(_with_zeros(site, x, after) for x in (input, weight)), bias]
         padded: Any = F.linear(*given)
         return padded.expr
     batch = list(range(input.meta.ndim - 1))

@@ -118,9 +118,10 @@ class _Reader:
         outputs = [self._allocation(name, type) for name, type, n in zip(names, types, at) if n < 0]
         updated = tuple(name for name, n in zip(names, at) if n >= 0)
         variables = (*given, *(output.name for output in outputs))
-        parameters = zip(variables, self._mod[kernel].params, strict=True)
+        parameters = list(zip(variables, self._mod[kernel].params, strict=True))
+        tensors = tuple(name for name, x in parameters if isinstance(x.ty, tirx.BufferType))
         known = frozenset(name for name, parameter in parameters if _is_known(parameter))
-        return Launch(kernel.name_hint, given, tuple(outputs), updated, known)
+        return Launch(kernel.name_hint, given, tuple(outputs), updated, tensors, known)
 
     def _allocation(self, name: str, type: Any) -> Allocation:
         shape = tuple(

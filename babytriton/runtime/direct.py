@@ -214,10 +214,9 @@ class DirectLauncher:
         Those are addresses, where it knows all else: tvm-ffi hands over a number faster than a
         tensor. Kernels of a GPU learn from the last tensor which GPU and stream they are on.
         """
-        names = (*step.arguments, *step.written)
-        last = names[-1] if self._device.type == "cuda" else None
-        for name in names:
-            is_known = are_torchs and name in step.known and name != last
+        last = step.tensors[-1:] if self._device.type == "cuda" else ()
+        for name in (*step.arguments, *step.written):
+            is_known = are_torchs and name in step.known and name not in last
             yield f"{name}.data_ptr()" if is_known else name
 
 

@@ -37,7 +37,7 @@ class Launcher:
             gpus = [device for device in self._devices if device.type == "cuda"]
             function = machine[self._executable.entry]
             if gpus:
-                function = after_other_streams(gpus[0], on_device(gpus[0], function))
+                function = after_other_streams(gpus, on_device(gpus[0], function))
             self._thread.function = function
         try:
             outputs = function(*parameters)

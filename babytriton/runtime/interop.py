@@ -101,27 +101,29 @@ def on_device(device: torch.device, run: Callable[..., Any]) -> Callable[..., An
     return guarded
 
 
-# The streams that virtual machines have run on; their memory is taken from one place.
+# The streams that virtual machines have run on; their memory is taken from one place, in turns.
 _USED: set[torch.cuda.Stream] = set()
-_USED_LOCK = threading.Lock()
+_IN_USE = threading.RLock()
 
 
-def after_other_streams(device: torch.device, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A virtual machine's function, which waits for what others do on other streams of a GPU.
+def after_other_streams(
+    devices: Sequence[torch.device], run: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A virtual machine's function, which waits for what others do on other streams of its GPUs.
 
     Their memory knows no streams: what is free again may still be in use on the stream that it was
     given to. torch's own allocator, which programs without branches have, needs no waiting.
     """
 
     def ordered(*args: Any) -> Any:
-        current = torch.cuda.current_stream(device)
-        if len(_USED) > 1 or current not in _USED:
-            with _USED_LOCK:
+        with _IN_USE:
+            for device in devices:
+                current = torch.cuda.current_stream(device)
                 _USED.add(current)
-                others = [x for x in _USED if x != current and x.device == current.device]
-            for other in others:
-                current.wait_stream(other)
-        return run(*args)
+                for other in _USED:
+                    if other != current and other.device == current.device:
+                        current.wait_stream(other)
+            return run(*args)
 
     return ordered
 

@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
   #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
     gate_vector[lane] =
-        (half)__fdividef((float)gate_vector[lane], 1.0f + __expf(-(float)gate_vector[lane]))
-        * x_vector[lane];
+        (half)__fdividef(0.25f * (float)gate_vector[lane],
+        0.25f + 0.25f * __expf(-(float)gate_vector[lane])) * x_vector[lane];
   }
   *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)gate_vector;
 }

@@ -107,6 +107,14 @@ def multiplied(x, w):
     return torch.relu(x @ w)
 
 
+def turned(x, w):
+    return torch.relu(x @ w.t())
+
+
+def turned_first(x, w):
+    return torch.relu(x.t() @ w)
+
+
 @pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
@@ -116,6 +124,10 @@ def multiplied(x, w):
         (multiplied, ((130, 64), (64, 141)), 2),
         (multiplied, ((3, 130, 67), (67, 141)), 3),
         (multiplied, ((130, 64), (64, 144)), 1),
+        (turned, ((130, 67), (144, 67)), 3),
+        (turned, ((130, 64), (141, 64)), 1),
+        (turned_first, ((67, 136), (67, 144)), 1),
+        (turned_first, ((67, 136), (67, 141)), 2),
         (layer, ((4, 130, 67), (140, 67), (140,)), 3),
         (layer, ((130, 64), (141, 64), (141,)), 1),
     ],
@@ -154,6 +166,13 @@ def test_which_halves_get_zeros_behind_them() -> None:
     assert kernels((1024, 1003), (1003, 1024)) == 0  # not enough
     assert kernels((256, 4099), (4099, 1024)) == 0  # a copy of so many columns for few rows
     assert kernels((1024, 1031), (1031, 1024), torch.float32) == 0
+    x, w = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((2049, 1024),) * 2)
+    for fn, count in (  # what lies across is not what is loaded in vectors
+        (lambda x, w: x.t() @ w, 0),
+        (lambda x, w: x @ w.t(), 0),
+        (lambda x, w: x[:, :1023] @ w[:, :1023].t(), 2),
+    ):
+        assert len(bt.jit(target=GPU)(fn).lower(x, w).compile().kernels) == count
     fused = bt.Target("cuda", gpu.ARCH, products="fused")
     assert kernels((1024, 1031), (1031, 1024), target=fused) == 1
 

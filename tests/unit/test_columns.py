@@ -399,3 +399,13 @@ def test_whole_tensors_of_any_size_with_what_is_broadcast(fn) -> None:
         x, y = torch.randn(shape), torch.randn(shape[1])
         exact = fn(x.double(), y.double())
         torch.testing.assert_close(jitted(x, y).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(5000, 17), (70, 640)])
+def test_squares_that_are_too_large_are_infinite(shape: tuple[int, int]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x[0, 6], x[3, 7], x[9, 2] = 1e30, torch.nan, torch.inf
+    found = gpu.call(bt.jit(gpu.TARGET)(lambda x: x.var(0)).lower(x).compile(), (x,))
+    torch.testing.assert_close(found, x.var(0), rtol=1e-4, atol=0.0, equal_nan=True)
+    assert found[6] == torch.inf

@@ -26,7 +26,7 @@ def test_a_stream_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     current = first = Stream()
     second, elsewhere = Stream(), Stream(torch.device("cuda:1"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
-    run = interop.after_other_streams(torch.device("cuda:0"), lambda x: x + 1)
+    run = interop.after_other_streams([torch.device("cuda:0")], lambda x: x + 1)
     assert run(1) == 2
     assert run(2) == 3
     assert first.waits == []  # there is no other

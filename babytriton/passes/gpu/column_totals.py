@@ -192,9 +192,12 @@ class Moments(Total):
             tirx.BufferLoad(one, [n]) for one in (self._mean, self._distances, self._their_squares)
         )
         (moved,) = self._named("moved")
+        # Squares too large for the dtype stay infinite: of infinity less infinity, which is no
+        # number, the maximum is the other.
+        least = found - tirx.max_value(self._dtype)
         return [
             tirx.Bind(moved, distances * self._share),
-            *adding(second, squares, n)(found - distances * moved),
+            *adding(second, squares, n)(tirx.Max(found - distances * moved, least)),
             tirx.BufferStore(self._mean, mean + moved, [n]),
         ]
 

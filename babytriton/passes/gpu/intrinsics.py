@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 
-import tvm_ffi
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.intrinsics import (
@@ -40,44 +39,39 @@ def rounded(cast: tirx.Cast) -> ir.Expr:
     half = dtype_of(cast)
     if half not in HALVES or dtype_of(cast.value) != "float32":
         return cast
-    return tirx.Cast(half, _fast(cast.value, half))
+    return tirx.Cast(half, _fast(cast.value))
 
 
-def _fast(expr: ir.Expr, half: str) -> ir.Expr:
+def _fast(expr: ir.Expr) -> ir.Expr:
     """An expression of which so many digits are needed as 16 bits have, and some more.
 
     That holds for what is in it as far as nothing is subtracted: an exponential has no sign.
     """
     if isinstance(expr, tirx.Mul):
-        return tirx.Mul(_fast(expr.a, half), _fast(expr.b, half))
+        return tirx.Mul(_fast(expr.a), _fast(expr.b))
     if isinstance(expr, tirx.Div):
-        return _quotient(_fast(expr.a, half), expr.b, half)
+        return _quotient(_fast(expr.a), expr.b)
     if _is_exp(expr):
         return _exp(expr)
     if isinstance(expr, ir.Call) and function_name(expr) == "sigmoid":
         one = tirx.FloatImm("float32", 1.0)
-        return _quotient(one, one + tirx.exp(-expr.args[0]), half)
+        return _quotient(one, one + tirx.exp(-expr.args[0]))
     return expr
 
 
-def _quotient(value: ir.Expr, divisor: ir.Expr, half: str) -> ir.Expr:
+def _quotient(value: ir.Expr, divisor: ir.Expr) -> ir.Expr:
     """A value divided by one and an exponential, as in a sigmoid, faster than by others.
 
-    CUDA's ``__fdividef`` gives 0 for divisors above 2**126, as its guide says. So it may where
-    float16 has no such quotient, and of a value that is small beside them: a constant, or one that
-    the exponent grows with.
+    CUDA's ``__fdividef`` gives 0 for divisors above 2**126, so it gets quarters of both.
     """
     parts = [divisor.a, divisor.b] if isinstance(divisor, tirx.Add) else []
     exps = list(filter(_is_exp, parts))
     if len(exps) != 1 or not any(is_constant(x, 1.0) for x in parts):
         return tirx.Div(value, divisor)
-    (exponent,) = exps[0].args
-    factors = [exponent.a, exponent.b] if isinstance(exponent, (tirx.Mul, tirx.Sub)) else []
-    grows = any(tvm_ffi.structural_equal(value, factor) for factor in factors)
-    if half != "float16" and not (isinstance(value, tirx.FloatImm) or grows):
-        return tirx.Div(value, divisor)
-    whole = tirx.Add(*(_exp(x) if _is_exp(x) else x for x in parts))
-    return tirx.call_pure_extern("float32", "__fdividef", value, whole)
+    quarter = tirx.FloatImm("float32", 0.25)
+    is_one = is_constant(value, 1.0)
+    shares = quarter if is_one else quarter * value, quarter + quarter * _exp(exps[0])
+    return tirx.call_pure_extern("float32", "__fdividef", *shares)
 
 
 def _exp(call: ir.Call) -> ir.Expr:

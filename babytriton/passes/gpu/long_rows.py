@@ -276,6 +276,11 @@ class PieceWriter:
                 body += self._totals[place].settled(total, shifts[place])
         return body
 
+    def _divides(self, length: Extent) -> bool:
+        """Whether nothing is left of a row behind what all pieces take in at once."""
+        sizes = length, self._at_once
+        return all(isinstance(n, int) for n in sizes) and length % self._at_once == 0
+
     def _steps(
         self, piece: ir.Expr, lane: ir.Expr, body: Callable[[Vector], Statements]
     ) -> Statements:
@@ -302,6 +307,6 @@ class PieceWriter:
             return [*before, *guarded(below(last, length, self._at_once), body(own))]
 
         done = each("step", self._turns, one, tirx.ForKind.SERIAL)
-        if self._is_whole or below(lane, length, self._at_once) is None:
+        if self._is_whole or self._divides(length):
             return done
         return [*done, *each("step", self._lanes, rest, tirx.ForKind.SERIAL)]

@@ -12,6 +12,7 @@ from babytriton.passes.statements import is_number, sequence, statements
 from babytriton.plan import ALLOCATE, FREE
 
 _CUDA = 2  # DLPack's number for the kind of device
+_ALIGNMENT = 256  # bytes, as CUDA's own allocator has it
 
 
 def from_torch(mod: IRModule) -> IRModule:
@@ -36,33 +37,40 @@ def _device(func: tirx.PrimFunc) -> ir.Expr | None:
 
 
 def _allocating(stmt: tirx.Stmt, device: ir.Expr) -> tirx.Stmt:
-    """A statement with memory for each buffer of its own, from where that is on."""
+    """A statement with memory for all buffers of its own, which is there until its end.
+
+    It is one piece of memory: where there is none, nothing is to be given back.
+    """
     if isinstance(stmt, tirx.AttrStmt):
         body = _allocating(stmt.body, device)
         return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body, stmt.span)
     if not isinstance(stmt, tirx.SeqStmt):
         return stmt
-    made: list[tirx.Stmt] = []
-    over: list[tirx.Stmt] = []
-    for one in statements(stmt):
-        if not isinstance(one, tirx.AllocBuffer):
-            made.append(_allocating(one, device))
-            continue
-        buffer = one.buffer
-        address = tirx.Var(f"{buffer.name}_address", "int64")
-        made.append(tirx.Bind(address, _called("int64", ALLOCATE, device, _bytes(buffer))))
-        made.append(tirx.DeclBuffer(buffer, data=tirx.reinterpret(_pointer(buffer), address)))
-        over.append(tirx.Evaluate(_called("int32", FREE, address)))
-    return sequence([*made, *over])
+    parts = statements(stmt)
+    places = [n for n, one in enumerate(parts) if isinstance(one, tirx.AllocBuffer)]
+    if not places:
+        return sequence([_allocating(one, device) for one in parts])
+    # Behind what computes their sizes.
+    before = [one for one in parts[: places[-1]] if not isinstance(one, tirx.AllocBuffer)]
+    address, total = tirx.Var("memory_of_kernels", "int64"), tirx.const(0, "int64")
+    declared: list[tirx.Stmt] = []
+    for place in places:
+        buffer = parts[place].buffer
+        data = tirx.reinterpret(tirx.buffer_data(buffer).ty, address + total)
+        declared.append(tirx.DeclBuffer(buffer, data=data))
+        total = total + _aligned(_bytes(buffer))
+    allocated = tirx.Bind(address, _called("int64", ALLOCATE, device, total))
+    freed = tirx.Evaluate(_called("int32", FREE, address))
+    return sequence([*before, allocated, *declared, *parts[places[-1] + 1 :], freed])
+
+
+def _aligned(size: ir.Expr) -> ir.Expr:
+    return tirx.floordiv(size + (_ALIGNMENT - 1), _ALIGNMENT) * _ALIGNMENT
 
 
 def _called(dtype: str, function: str, *arguments: ir.Expr) -> ir.Call:
     given = [ir.StringImm(function), *arguments]
     return ir.Call(ir.Op.get("tirx.tvm_call_packed"), given, ret_ty=dtype)
-
-
-def _pointer(buffer: tirx.Var) -> ir.Type:
-    return tirx.buffer_data(buffer).ty
 
 
 def _bytes(buffer: tirx.Var) -> ir.Expr:
