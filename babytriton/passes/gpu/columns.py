@@ -32,7 +32,6 @@ from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, THREADS, Tile
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
-    WARP,
     Place,
     as_expr,
     below,
@@ -472,17 +471,6 @@ class ColumnWriter:
         for other in self.program.blocks[len(self.reductions) :]:
             done += writer.pointwise(other)(vector)
         return by_lane(done, self._width)
-
-
-def most_warps(program: Program, width: int) -> int:
-    """How many warps of a thread block may share what they have of columns.
-
-    Args:
-        program: what is computed.
-        width: columns of a thread.
-    """
-    sizes = [item_bytes(block.dtype) for block in program.blocks if block.combine is not None]
-    return SHARED // (WARP * width * sum(sizes))
 
 
 def _read(program: Program) -> set[tirx.Var]:

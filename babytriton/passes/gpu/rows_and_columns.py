@@ -9,7 +9,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_one, open_kernel
-from babytriton.passes.gpu.columns import SHARED, ColumnWriter, most_warps
+from babytriton.passes.gpu.columns import SHARED, ColumnWriter
 from babytriton.passes.gpu.combining import Lines, Part, has_shuffles, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Program
@@ -75,11 +75,16 @@ class RowsAndColumns(ScheduleRule):
         layout = strips(program, most) if is_in_strips else Layout.of(program, most, shuffles)
         if layout is None or not layout.is_kept or not _fits(program, layout):
             return None
-        warps = min(most // WARP, most_warps(columns, 1))
+        warps = min(most // WARP, _most_warps(columns))
         if warps == 0:
             return None
         writer = RowAndColumnWriter(program, columns, layout, shuffles, warps)
         return written_out(func, writer.kernels(), writer.passed)
+
+
+def _most_warps(columns: Program) -> int:
+    """How many warps of a thread block may share what they have of columns, a thread each one."""
+    return SHARED // (WARP * sum(item_bytes(block.dtype) for block in columns.reductions))
 
 
 def _has_results_of_rows(program: Program) -> bool:

@@ -280,6 +280,26 @@ class ScanWriter:
 
         return [*each("lane", self.width, clear), *guarded(is_there, body)]
 
+    def _taken(
+        self,
+        writer: Writer,
+        place: tuple[ir.Expr, ir.Expr, ir.Expr],
+        before_it: Sequence[Callable[[Vector], Statements]],
+    ) -> tuple[ir.Expr, Statements]:
+        """The number of a thread's first element in a step, and what loads all of the step.
+
+        Args:
+            writer: of the thread.
+            place: the piece, the step and the thread.
+            before_it: as of :meth:`_loaded`.
+        """
+        first, body = self._first(*place)
+
+        def of_turn(turn: ir.Expr) -> Statements:
+            return self._loaded(writer, self._vector(first, turn), before_it)
+
+        return first, [*body, *each("turn", self.turns, of_turn)]
+
     def _values(self, writer: Writer) -> tirx.Var:
         """Where the numbers are that are scanned."""
         return writer.value(writer.program.blocks[self.place])
@@ -298,12 +318,7 @@ class ScanWriter:
         count = self.width * self.turns
 
         def step(n: ir.Expr) -> Statements:
-            first, body = self._first(piece, n, lane)
-            body += each(
-                "turn",
-                self.turns,
-                lambda turn: self._loaded(writer, self._vector(first, turn), before_it),
-            )
+            _, body = self._taken(writer, (piece, n, lane), before_it)
             take, add = adding(self.reduction, some), adding(self.carried, total)
             body += [tirx.BufferStore(some, tirx.BufferLoad(values, [number(0)]), [number(0)])]
             if count > 1:
@@ -434,12 +449,7 @@ class ScanWriter:
             return body + guarded(self._is_there(vector.first), by_lane(done, self.width))
 
         def step(n: ir.Expr) -> Statements:
-            first, body = self._first(piece, n, lane)
-            body += each(
-                "turn",
-                self.turns,
-                lambda turn: self._loaded(writer, self._vector(first, turn), before_it),
-            )
+            first, body = self._taken(writer, (piece, n, lane), before_it)
             body += each("turn", self.turns, scan)
             body += of_all() if count > 1 else []
             body += each("turn", self.turns, lambda turn: finish(first, turn))
