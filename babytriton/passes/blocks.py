@@ -237,7 +237,7 @@ def inline_cheap(
     """
     kept: list[SBlockInfo] = []
     readers = list(keep_for)
-    sizes = {info.name: points(info) for info in infos}
+    sizes = {info.name: info.dom() for info in infos}
     for info in infos:
         is_kept = info in keep or any(reads_from(sch, reader, info) for reader in readers)
         if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls, text):
@@ -282,7 +282,7 @@ def reads_from(sch: s_tir.Schedule, info: SBlockInfo, source: SBlockInfo) -> boo
 def is_worth_inlining(
     sch: s_tir.Schedule,
     info: SBlockInfo,
-    sizes: dict[str, int | None],
+    sizes: dict[str, list[int | tirx.Expr]],
     repeat_calls: bool,
     text: int,
 ) -> bool:
@@ -302,12 +302,46 @@ def is_wider(
     consumers: list[s_tir.schedule.SBlockRV],
     info: SBlockInfo,
     sch: s_tir.Schedule,
-    sizes: dict[str, int | None],
+    sizes: dict[str, list[int | tirx.Expr]],
 ) -> bool:
-    """Whether a consumer runs so often that repeating the value there would be a waste."""
-    own = points(info)
+    """Whether a consumer may run so often that repeating the value there would be a waste."""
     others = [sizes[sch.get(consumer).name_hint] for consumer in consumers]
-    return own is None or any(other is None or other > WIDER * own for other in others)
+    return not all(has_at_most(other, WIDER, info.dom()) for other in others)
+
+
+def has_at_most(
+    extents: Sequence[int | tirx.Expr], times: int, others: Sequence[int | tirx.Expr]
+) -> bool:
+    """Whether loops surely have at most `times` the iterations of others, whatever a call tells.
+
+    Args:
+        extents: of the loops; each may be a product.
+        times: a number.
+        others: the extents of the others.
+    """
+    number, variables = _factors(extents)
+    other, left = _factors(others)
+    for variable in variables:
+        same = next((x for x in left if tvm_ffi.structural_equal(x, variable)), None)
+        if same is None:
+            return False
+        left.remove(same)
+    return number <= times * other
+
+
+def _factors(extents: Sequence[int | tirx.Expr]) -> tuple[int, list[tirx.Expr]]:
+    """What is multiplied for the product of some extents: a number, and what a call tells."""
+    number = 1
+    variables: list[tirx.Expr] = []
+    for extent in extents:
+        if isinstance(extent, (int, tirx.IntImm)):
+            number *= int(extent)
+        elif isinstance(extent, tirx.Mul):
+            more, others = _factors([extent.a, extent.b])
+            number, variables = number * more, [*variables, *others]
+        else:
+            variables.append(extent)
+    return number, variables
 
 
 def loop_of(

@@ -125,7 +125,7 @@ def build(
         rocm.need_no_tools()
     # With a name in an address, TVM's CUDA does not know that it is a vector's.
     disabled = UNSOUND_PASSES if target.kind == "cpu" else [*UNSOUND_PASSES, _SHARING]
-    if target.kind == "cpu" and has_indices_from_tensors(mod):
+    if target.kind == "cpu" and (has_variable_sizes(mod) or has_indices_from_tensors(mod)):
         disabled = [*disabled, _NARROWING]
     with COMPILE_LOCK, cuda.finished_by(finish):
         try:
