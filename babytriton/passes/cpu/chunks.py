@@ -9,13 +9,13 @@ first cache when the outer ones need them.
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL
 from babytriton.passes.cpu.lanes import vectorizes
 from babytriton.passes.intrinsics import dtype_of, function_name
-from babytriton.passes.statements import at_step, sequence, statements, with_parts
+from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
 
 # Numbers: enough to keep the vector units busy, few enough for all to stay in the first cache.
 CHUNK = 512
@@ -34,24 +34,24 @@ def in_chunks(stmt: tirx.Stmt) -> tirx.Stmt:
 
 def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    if loop.kind not in kinds or loop.annotations or not isinstance(loop.extent, tirx.IntImm):
-        return loop
-    chunks, rest = divmod(int(loop.extent), CHUNK)
-    if not chunks or not _innermost(store.value):
-        return loop
-    if not vectorizes(loop) or _is_better_whole(store):
-        return loop
     dtype = loop.loop_var.ty.dtype
-    chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
     zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
+    simplify = sym.Analyzer().simplify
+    chunks, rest = simplify(loop.extent // size), simplify(loop.extent % size)
+    if loop.kind not in kinds or loop.annotations or is_number(chunks, 0):
+        return loop
+    if nodes(loop.extent, tirx.Min):  # A piece of a loop, which may be shorter than a chunk.
+        return loop
+    if not _innermost(store.value) or not vectorizes(loop) or _is_better_whole(store):
+        return loop
+    chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
     at = at_step(store, loop.loop_var, loop.min + chunk * size + place)
     inner = sequence(_one_by_one(at, place))
-    done: list[tirx.Stmt] = [tirx.For(chunk, zero, tirx.const(chunks, dtype), loop.kind, inner)]
-    if rest:
+    done: list[tirx.Stmt] = [tirx.For(chunk, zero, chunks, loop.kind, inner)]
+    if not is_number(rest, 0):
         single = tirx.Var(loop.loop_var.name, dtype)
-        body = at_step(store, loop.loop_var, loop.min + tirx.const(chunks * CHUNK, dtype) + single)
-        extent = tirx.const(rest, dtype)
-        done.append(tirx.For(single, zero, extent, tirx.ForKind.SERIAL, body))
+        body = at_step(store, loop.loop_var, loop.min + chunks * size + single)
+        done.append(tirx.For(single, zero, rest, tirx.ForKind.SERIAL, body))
     return sequence(done)
 
 
