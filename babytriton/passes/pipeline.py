@@ -36,6 +36,7 @@ from babytriton.passes.cpu.roundings import rounded_products
 from babytriton.passes.cpu.streaming import past_caches, store_past_caches
 from babytriton.passes.cpu.work import tell_work
 from babytriton.passes.cpu.zeros import define_zeros
+from babytriton.passes.divisions import towards_zero
 from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
@@ -140,7 +141,7 @@ def _lowering() -> tuple[Any, ...]:
         host = tvm.transform.Sequential(
             [
                 *map(_pass, (launch_names.launching, from_torch)),
-                *(on_the_stack(), in_vectors(), finish_host()),
+                *(on_the_stack(), in_vectors(), _pass(towards_zero), finish_host()),
             ]
         )
         own = (
@@ -150,7 +151,7 @@ def _lowering() -> tuple[Any, ...]:
         return tvm.transform.Sequential(own)
 
     def of_device() -> tvm.transform.Pass:
-        own = (launch_names.of_launches, without_mentions, indices.in_short)
+        own = (launch_names.of_launches, without_mentions, indices.in_short, towards_zero)
         after = (indices.of_one_width, named_values)
         return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 
