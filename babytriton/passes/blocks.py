@@ -17,6 +17,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from babytriton.ops.primfunc import nodes
+from babytriton.passes.extents import has_at_most
 from babytriton.passes.unchecked_schedules import schedule_of
 
 # A value that is read more than once is computed again at each read while that adds at most so
@@ -307,41 +308,6 @@ def is_wider(
     """Whether a consumer may run so often that repeating the value there would be a waste."""
     others = [sizes[sch.get(consumer).name_hint] for consumer in consumers]
     return not all(has_at_most(other, WIDER, info.dom()) for other in others)
-
-
-def has_at_most(
-    extents: Sequence[int | tirx.Expr], times: int, others: Sequence[int | tirx.Expr]
-) -> bool:
-    """Whether loops surely have at most `times` the iterations of others, whatever a call tells.
-
-    Args:
-        extents: of the loops; each may be a product.
-        times: a number.
-        others: the extents of the others.
-    """
-    number, variables = _factors(extents)
-    other, left = _factors(others)
-    for variable in variables:
-        same = next((x for x in left if tvm_ffi.structural_equal(x, variable)), None)
-        if same is None:
-            return False
-        left.remove(same)
-    return number <= times * other
-
-
-def _factors(extents: Sequence[int | tirx.Expr]) -> tuple[int, list[tirx.Expr]]:
-    """What is multiplied for the product of some extents: a number, and what a call tells."""
-    number = 1
-    variables: list[tirx.Expr] = []
-    for extent in extents:
-        if isinstance(extent, (int, tirx.IntImm)):
-            number *= int(extent)
-        elif isinstance(extent, tirx.Mul):
-            more, others = _factors([extent.a, extent.b])
-            number, variables = number * more, [*variables, *others]
-        else:
-            variables.append(extent)
-    return number, variables
 
 
 def loop_of(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from tvm import ir, relax, te, tirx, topi
 from tvm.relax import BlockBuilder
 
+from babytriton.ops.functions import INJECTIVE
 from babytriton.ops.primfunc import nodes
+from babytriton.passes.extents import are_as_many
 
 
 def _reshape(builder: BlockBuilder, call: ir.Call) -> relax.Expr:
@@ -15,27 +17,71 @@ def _reshape(builder: BlockBuilder, call: ir.Call) -> relax.Expr:
     tensor, shape = call.args
     has_variables = bool(nodes([tensor.ty.shape, shape], ir.Var))
     fn = _reshaped if has_variables else topi.reshape
-    return builder.call_te(fn, tensor, shape, primfunc_name_hint="reshape")
+    # TVM takes a function for more than that whose indices have sizes in them.
+    attrs = INJECTIVE if has_variables else None
+    hint = "reshape"
+    return builder.call_te(fn, tensor, shape, primfunc_name_hint=hint, primfunc_attrs=attrs)
 
 
 def _reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
-    """As TVM's own, but for the index along the first dimension.
+    """As TVM's own, but by groups of axes that hold as many elements on both sides.
 
-    TVM's is a remainder, though the position is in the tensor: with symbolic sizes, none that
-    follows can know that.
+    TVM's takes all axes for one, and its index along the first for a remainder, though the position
+    is in the tensor: with symbolic sizes, none that follows can know what becomes of the others.
     """
+    groups = _groups(list(x.shape), list(shape))
 
     def element(*indices: ir.Expr) -> ir.Expr:
-        position: ir.Expr = tirx.const(0, "int64")
-        for index, size in zip(indices, shape):
-            position = position * size + index
-        parts: list[ir.Expr] = []
-        for size in reversed(x.shape[1:]):
-            parts.insert(0, tirx.floormod(position, size))
-            position = tirx.floordiv(position, size)
-        return x(*[position, *parts][: len(x.shape)])
+        own: list[ir.Expr] = []
+        for old, new in groups:
+            own += _places([x.shape[n] for n in old], [(indices[n], shape[n]) for n in new])
+        return x(*own)
 
     return te.compute(shape, element, name="T_reshape", tag=topi.tag.INJECTIVE)
+
+
+def _groups(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[range, range]]:
+    """Axes of two shapes of one tensor that hold as many elements, as few together as can be."""
+    first = _from_left(old, new)
+    i, j = map(sum, zip((0, 0), *first))
+    last = _from_left(old[i:][::-1], new[j:][::-1])[::-1]
+    n, m = map(sum, zip((0, 0), *last))
+    # Torch has checked that as many are between those, in ways that may not show here.
+    between = (
+        [] if (i + n, j + m) == (len(old), len(new)) else [(len(old) - n - i, len(new) - m - j)]
+    )
+    found: list[tuple[range, range]] = []
+    i = j = 0
+    for n, m in (*first, *between, *last):
+        found.append((range(i, i + n), range(j, j + m)))
+        i, j = i + n, j + m
+    return found
+
+
+def _from_left(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[int, int]]:
+    """Numbers of axes that surely hold as many elements, one behind the other from the first on."""
+    ends = [(n, m) for n in range(len(old) + 1) for m in range(len(new) + 1)][1:]
+    for n, m in sorted(ends, key=sum):
+        if are_as_many(old[:n], new[:m]):
+            return [(n, m), *_from_left(old[n:], new[m:])]
+    return []
+
+
+def _places(sizes: list[ir.Expr], new: list[tuple[ir.Expr, ir.Expr]]) -> list[ir.Expr]:
+    """The indices along some axes, of those along others that hold as many elements.
+
+    Args:
+        sizes: of the axes.
+        new: along each of the others, the index and the size.
+    """
+    position: ir.Expr = tirx.const(0, "int64")
+    for index, size in new:
+        position = position * size + index
+    places: list[ir.Expr] = []
+    for size in reversed(sizes[1:]):
+        places.insert(0, tirx.floormod(position, size))
+        position = tirx.floordiv(position, size)
+    return [position, *places][: len(sizes)]
 
 
 def _full(builder: BlockBuilder, call: ir.Call) -> relax.Expr:

@@ -74,3 +74,81 @@ def test_products_of_batches_load_vectors(fn):
     parallel = varied(fn, *calls).source("llvm").partition("__tvm_parallel_lambda")[2]
     # A number that all of a vector is multiplied by is inserted first; others would be beside it.
     assert not re.search(r"insertelement <\d+ x float> .*, i64 [1-9]", parallel)
+
+
+def mish(x):
+    return x * torch.tanh(torch.log(1 + torch.exp(x)))
+
+
+def test_functions_of_functions_go_by_chunks():
+    compiled = varied(mish, *((torch.randn(n),) for n in (700, 1600, 100, 511, 512, 513, 1024, 2)))
+    assert "exp_chunk" in compiled.source("tir")
+
+
+def grouped(x, scale):
+    return (x.unflatten(-1, (-1, 8)) * scale[..., None]).flatten(-2)
+
+
+def by_heads(x, c):
+    batch, tokens, width = x.shape
+    heads = x.view(batch, tokens, 4, width // 4).transpose(1, 2)
+    return (heads * c).transpose(1, 2).reshape(batch, tokens, width)
+
+
+def differences(x, y):
+    return (x.unflatten(3, (-1, 8)) - y).flatten(3, 4)
+
+
+def rows(x):
+    return x.reshape(-1, x.shape[-1]) * 2
+
+
+SHAPED = [
+    (grouped, [((n, 5, 24), (n, 5, 3)) for n in (2, 7)]),
+    (grouped, [((n, m, 16), (n, m, 2)) for n, m in ((2, 3), (7, 4))]),
+    (by_heads, [((n, t, 8 * t), (t, 2 * t)) for n, t in ((2, 4), (3, 6))]),
+    (differences, [((2, n, m, 16), (2, n, m, 2, 8)) for n, m in ((3, 4), (12, 2))]),
+    (rows, [((n, m, k),) for n, m, k in ((2, 3, 4), (5, 6, 7))]),
+]
+
+
+@pytest.mark.parametrize(("fn", "calls"), SHAPED)
+def test_reshapes_are_no_kernels(fn, calls):
+    compiled = varied(fn, *(tuple(map(torch.randn, shapes)) for shapes in calls))
+    assert len(compiled.kernels) == 1
+    source = compiled.source("tir")
+    assert "alloc_buffer" not in source
+
+
+def total(x, y):
+    return (x * y).sum()
+
+
+def doubled(x):
+    return x.flatten(1) * 2
+
+
+@pytest.mark.parametrize("fn", [total, doubled])
+def test_other_shapes_are_read_in_one_piece(fn):
+    count = 2 if fn is total else 1
+    calls = [tuple(torch.randn(shape) for _ in range(count)) for shape in ((2, 3, 5), (7, 11, 13))]
+    source = varied(fn, *calls).source("tir")
+    stores = [line for line in source.splitlines() if re.search(r"\] = .*\bx\[", line)]
+    assert stores
+    for line in stores:
+        (inside,) = set(re.findall(r"\bx\[(.*?)\]", line))
+        *_, last = inside.split(", ")
+        assert "x_" not in last.partition("ax")[0]
+        assert re.search(r"T\.int64\(0\), ", inside)
+
+
+def repeated(x):
+    return x.repeat(2, 1, 1, 2).repeat(1, 16, 1, 1)
+
+
+def test_divisions_by_sizes_are_those_of_processors():
+    """Rounding down would take more instructions, and long to compile."""
+    compiled = varied(repeated, *((torch.randn(n, m, 3, 5),) for n, m in ((2, 3), (4, 2), (1, 6))))
+    parallel = compiled.source("llvm").partition("__tvm_parallel_lambda")[2]
+    assert "srem" in parallel or "urem" in parallel
+    assert "icmp slt i64" not in parallel.partition("srem")[2].partition("\nfor_")[0]

@@ -26,6 +26,7 @@ from babytriton.passes.cpu.in_place import in_place
 from babytriton.passes.cpu.invariants import read_before
 from babytriton.passes.cpu.lanes import in_lanes, is_arithmetic, moves_by_one, vectorizes
 from babytriton.passes.cpu.moments import in_one_pass
+from babytriton.passes.cpu.positions import in_one_piece
 from babytriton.passes.cpu.ranges import in_ranges
 from babytriton.passes.cpu.streams import side_by_side
 from babytriton.passes.cpu.transposes import in_registers
@@ -72,12 +73,12 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def load(node: ir.TensorLoad) -> ir.TensorLoad:
         if node.source not in given:
             return node
-        return tirx.BufferLoad(node.source, _in_one_piece(node.source, list(node.indices)))
+        return tirx.BufferLoad(node.source, in_one_piece(node.source, list(node.indices)))
 
     def store(node: tirx.BufferStore) -> tirx.BufferStore:
         if node.buffer not in given:
             return node
-        indices = _in_one_piece(node.buffer, list(node.indices))
+        indices = in_one_piece(node.buffer, list(node.indices))
         return tirx.BufferStore(node.buffer, node.value, indices)
 
     body = tvm_ffi.structural_map(
@@ -134,32 +135,6 @@ def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
         if not (is_place or is_size or isinstance(part, _UPWARDS)):
             return node
     return node.b
-
-
-def _in_one_piece(buffer: tirx.Var, indices: list[ir.Expr]) -> list[ir.Expr]:
-    """The row-major position of an access, where its indices are that position, taken apart.
-
-    So a tensor of another shape with the same elements is accessed. TVM does not see that of all
-    such positions in vectors, and would lower each division; with symbolic sizes it takes seconds
-    for some.
-    """
-    shape = buffer.shape
-    if len(indices) < 2 or not isinstance(indices[-1], tirx.FloorMod):
-        return indices
-    simplify = sym.Analyzer().simplify
-    position = rest = simplify(indices[-1].a)
-    zeros = [tirx.const(0, index.ty.dtype) for index in indices[1:]]
-    for place in range(len(indices) - 1, -1, -1):
-        index = simplify(indices[place])
-        # What is left may be less than a dimension's size; nothing is left for those before it. A
-        # remainder along the first dimension is no position: it may begin again.
-        if tvm_ffi.structural_equal(index, simplify(rest)):
-            is_last = all(is_number(simplify(before), 0) for before in indices[:place])
-            return [*zeros, position] if is_last else indices
-        if not tvm_ffi.structural_equal(index, simplify(tirx.FloorMod(rest, shape[place]))):
-            return indices
-        rest = tirx.FloorDiv(rest, shape[place])
-    return indices
 
 
 def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:
