@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from babytriton.types import DType
@@ -11,6 +12,17 @@ from babytriton.types import DType
 ALLOCATE, FREE = "babytriton.allocate_on_gpu", "babytriton.free_on_gpu"
 """TVM's names of what functions get memory from between the kernels that they launch: of a GPU's
 number and a number of bytes to an address, and of that address."""
+
+
+class Kind(IntEnum):
+    """What a kernel asks of an argument."""
+
+    ADDRESS = 0
+    """Where a tensor lies, of which it knows all else."""
+    TENSOR = 1
+    """Of a tensor more than that."""
+    FLOAT = 2
+    INTEGER = 3
 
 
 @dataclass(frozen=True)
@@ -61,16 +73,14 @@ class Launch:
         arguments: the variables that it takes.
         outputs: what it takes after these, and writes.
         updated: those of the arguments that it writes to as well.
-        tensors: those variables that are tensors, in the order of its parameters.
-        known: those variables for tensors of which it knows all but where they lie.
+        kinds: of the arguments and of the outputs.
     """
 
     kernel: str
     arguments: tuple[str, ...]
     outputs: tuple[Allocation, ...]
     updated: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
-    known: frozenset[str] = frozenset()
+    kinds: tuple[Kind, ...] = ()
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_PACKED, CALL_TIR
-from babytriton.plan import Allocation, Launch, OutsideCall, Plan
+from babytriton.plan import Allocation, Kind, Launch, OutsideCall, Plan
 from babytriton.types import find_dtype
 
 
@@ -117,11 +117,8 @@ class _Reader:
             (self._names[variable],) = names
         outputs = [self._allocation(name, type) for name, type, n in zip(names, types, at) if n < 0]
         updated = tuple(name for name, n in zip(names, at) if n >= 0)
-        variables = (*given, *(output.name for output in outputs))
-        parameters = list(zip(variables, self._mod[kernel].params, strict=True))
-        tensors = tuple(name for name, x in parameters if isinstance(x.ty, tirx.BufferType))
-        known = frozenset(name for name, parameter in parameters if _is_known(parameter))
-        return Launch(kernel.name_hint, given, tuple(outputs), updated, tensors, known)
+        kinds = tuple(map(_kind, self._mod[kernel].params))
+        return Launch(kernel.name_hint, given, tuple(outputs), updated, kinds)
 
     def _allocation(self, name: str, type: Any) -> Allocation:
         shape = tuple(
@@ -151,10 +148,11 @@ class _Reader:
         return tuple(map(self._name, exprs))
 
 
-def _is_known(parameter: Any) -> bool:
-    """Whether a kernel knows all of a tensor but where it lies."""
+def _kind(parameter: Any) -> Kind:
+    """What a kernel asks of what it is given for a parameter."""
     type = parameter.ty
     if not isinstance(type, tirx.BufferType):
-        return False
+        return Kind.FLOAT if "float" in str(type.dtype) else Kind.INTEGER
     told = (*type.shape, *(type.strides or ()), type.elem_offset)
-    return all(number is None or isinstance(number, tirx.IntImm) for number in told)
+    is_known = all(number is None or isinstance(number, tirx.IntImm) for number in told)
+    return Kind.ADDRESS if is_known else Kind.TENSOR

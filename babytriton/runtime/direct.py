@@ -16,7 +16,8 @@ from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
-from babytriton.plan import Launch, OutsideCall, Plan
+from babytriton.plan import Kind, Launch, OutsideCall, Plan
+from babytriton.runtime.builtin import builtin
 from babytriton.runtime.interop import contiguous_results, on_device, packed
 from babytriton.types import MemoryFormat
 
@@ -56,7 +57,7 @@ class DirectLauncher:
     ) -> None:
         self._program = program
         self._formats = {program.results[n]: format for n, format in formats.items()}
-        self._device = device
+        self._device, self._is_on_gpu = device, device.type == "cuda"
         self._is_never_large = large is None
         self._globals: dict[str, Any] = {
             "allocate": _ALLOCATE[device.type],
@@ -66,7 +67,11 @@ class DirectLauncher:
         }
         for step in program.steps:
             if isinstance(step, Launch):
-                self._globals[f"kernel_{step.kernel}"] = kernel(step.kernel)
+                plain = kernel(step.kernel)
+                self._globals[f"plain_{step.kernel}"] = plain
+                self._globals[f"kernel_{step.kernel}"] = (
+                    plain if self._is_on_gpu else builtin(plain, step.kinds)
+                )
         for output in program.allocations:
             self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
         for name, tensor in program.constants:
@@ -199,7 +204,11 @@ class DirectLauncher:
                     shape, strides = _lying(output.shape, self._formats.get(output.name))
                     given = f"{_tuple(shape)}, {_tuple(strides)}, dtype_{output.dtype.name}"
                     yield f"{output.name} = allocate({given})"
-                yield f"kernel_{step.kernel}({', '.join(self._given(step, are_torchs))})"
+                arguments = [*step.arguments, *step.written]
+                if are_torchs and self._is_on_gpu:
+                    arguments = _by_address(arguments, step.kinds)
+                function = f"{'kernel' if are_torchs else 'plain'}_{step.kernel}"
+                yield f"{function}({', '.join(arguments)})"
             else:
                 results = f"{_list(step.written)} = " if step.written else ""
                 yield f"{results}call_{step.function}({_list(step.arguments)})"
@@ -208,16 +217,18 @@ class DirectLauncher:
             if over:
                 yield f"del {', '.join(over)}"
 
-    def _given(self, step: Launch, are_torchs: bool) -> Iterator[str]:
-        """What a kernel is called with.
 
-        Those are addresses, where it knows all else: tvm-ffi hands over a number faster than a
-        tensor. Kernels of a GPU learn from the last tensor which GPU and stream they are on.
-        """
-        last = step.tensors[-1:] if self._device.type == "cuda" else ()
-        for name in (*step.arguments, *step.written):
-            is_known = are_torchs and name in step.known and name not in last
-            yield f"{name}.data_ptr()" if is_known else name
+def _by_address(given: Sequence[str], kinds: Sequence[Kind]) -> list[str]:
+    """What a kernel of a GPU is given for tensors, of variables for these.
+
+    Those are addresses, where it knows all else: tvm-ffi hands over a number faster than a tensor.
+    From the last tensor it learns which GPU and stream it is on.
+    """
+    last = max(n for n, kind in enumerate(kinds) if kind in (Kind.ADDRESS, Kind.TENSOR))
+    return [
+        f"{name}.data_ptr()" if kind == Kind.ADDRESS and n < last else name
+        for n, (name, kind) in enumerate(zip(given, kinds))
+    ]
 
 
 def _reported(lines: Sequence[str]) -> list[str]:

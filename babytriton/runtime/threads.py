@@ -9,17 +9,17 @@ up the next loop at once, and no second pool competes for the cores.
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 import tvm
 import tvm_ffi
+
+from babytriton.runtime.llvm_code import address, library, loaded
 
 # The pointer, in code that TVM generates.
 _POINTER = b"__TVMBackendParallelLaunch"
@@ -112,7 +112,7 @@ def on_torchs_threads() -> Iterator[None]:
 
 
 def _set_pointer(address: int) -> None:
-    register = _library(tvm_ffi, "libtvm_ffi.so").TVMFFIEnvModRegisterContextSymbol
+    register = library(tvm_ffi, "libtvm_ffi.so").TVMFFIEnvModRegisterContextSymbol
     register(ctypes.c_char_p(_POINTER), ctypes.c_void_p(address))
 
 
@@ -133,30 +133,16 @@ class _Launchers:
 def _launchers() -> _Launchers | None:
     """None if torch has no OpenMP."""
     try:
-        libtorch = _library(torch, "libtorch_cpu.so")
+        libtorch = library(torch, "libtorch_cpu.so")
         places = {
-            "start": _address(libtorch, "GOMP_parallel"),
-            "thread": _address(libtorch, "omp_get_thread_num"),
-            "count": _address(libtorch, "omp_get_num_threads"),
-            "wanted": _address(libtorch, _NUM_THREADS),
+            "start": address(libtorch, "GOMP_parallel"),
+            "thread": address(libtorch, "omp_get_thread_num"),
+            "count": address(libtorch, "omp_get_num_threads"),
+            "wanted": address(libtorch, _NUM_THREADS),
             "worth_sharing": _WORTH_SHARING,
         }
-        tvms = _address(_library(tvm, "libtvm_runtime.so"), "TVMBackendParallelLaunch")
+        tvms = address(library(tvm, "libtvm_runtime.so"), "TVMBackendParallelLaunch")
     except (OSError, AttributeError):
         return None
-    empty = tvm_ffi.get_global_func("codegen.LLVMModuleCreate")("llvm", "threads")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "threads.ll"
-        file.write_text(empty.inspect_source("ll") + _LAUNCHER.format(**places))
-        module = tvm.runtime.load_module(str(file))
+    module = loaded(_LAUNCHER.format(**places))
     return _Launchers(module["address"](), tvms, module)
-
-
-def _library(package: Any, name: str) -> ctypes.CDLL:
-    return ctypes.CDLL(str(Path(package.__file__).parent / "lib" / name))
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    assert address is not None
-    return address

@@ -1,0 +1,111 @@
+"""Kernels as built-in functions: what they are handed, what they raise, and what they keep."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+import tvm_ffi
+
+import babytriton as bt
+from babytriton.plan import Kind
+from babytriton.runtime.builtin import builtin
+
+
+def recorder(*kinds: Kind):
+    """A function of arguments of some kinds, and a list of what it was called with."""
+    calls: list[tuple] = []
+    return builtin(tvm_ffi.convert(lambda *values: calls.append(values)), kinds), calls
+
+
+def test_tensors_are_where_their_elements_begin():
+    x = torch.arange(12.0).view(3, 4)
+    call, calls = recorder(Kind.ADDRESS, Kind.ADDRESS)
+    assert call(x, x[1, 2:]) is None
+    assert calls == [(x.data_ptr(), x.data_ptr() + 6 * 4)]
+
+
+def test_numbers():
+    call, calls = recorder(Kind.FLOAT, Kind.INTEGER, Kind.FLOAT, Kind.INTEGER)
+    call(2.5, -(2**63), 3, 2**63 - 1)
+    assert calls == [(2.5, -(2**63), 3.0, 2**63 - 1)]
+
+
+def test_tensors_with_sizes():
+    shapes: list[tuple[int, ...]] = []
+    call = builtin(tvm_ffi.convert(lambda x: shapes.append(tuple(x.shape))), [Kind.TENSOR])
+    for shape in ((2, 3), (), (5, 0, 1)):
+        call(torch.zeros(shape))
+    assert shapes == [(2, 3), (), (5, 0, 1)]
+
+
+def test_errors_of_kernels():
+    def fail(_):
+        raise ValueError("no such number")
+
+    call = builtin(tvm_ffi.convert(fail), [Kind.INTEGER])
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no such number"):
+            call(1)
+
+
+@pytest.mark.parametrize("kind", [Kind.ADDRESS, Kind.FLOAT, Kind.INTEGER])
+def test_arguments_of_other_kinds(kind):
+    call, calls = recorder(kind)
+    with pytest.raises((TypeError, RuntimeError)):
+        call("x")
+    assert not calls
+
+
+def test_nothing_is_kept_but_the_kernel():
+    class Owner:
+        pass
+
+    owner = Owner()
+    function = tvm_ffi.convert(lambda *_, owner=owner: None)
+    alive = weakref.ref(owner)
+    call = builtin(function, [Kind.ADDRESS, Kind.FLOAT])
+    del function, owner
+    gc.collect()
+    assert alive() is not None
+    x, number = torch.zeros(2), 2.5
+    before = [sys.getrefcount(each) for each in (x, number, call)]
+    for _ in range(100):
+        call(x, number)
+    assert [sys.getrefcount(each) for each in (x, number, call)] == before
+    del call
+    gc.collect()
+    assert alive() is None
+
+
+def test_modes_are_not_asked_where_tensors_lie():
+    class Counting(torch.overrides.TorchFunctionMode):
+        asked = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            Counting.asked += 1
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3)
+    call, calls = recorder(Kind.ADDRESS)
+    with Counting():
+        call(x)
+    assert Counting.asked == 0
+    assert calls == [(x.data_ptr(),)]
+
+
+def shifted(x, y, scale: float):
+    return x * scale + y
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_calls_with_parts_of_tensors(dynamic, dtype):
+    function = bt.jit("cpu", dynamic=dynamic)(shifted)
+    for n in (5, 5, 5, 7):
+        x = torch.arange(2 * n * 3).view(2, n, 3).to(dtype)
+        for args in ((x[0], x[1], 2.0), (x[1], x[0], 3.0)):
+            torch.testing.assert_close(function(*args), shifted(*args))
