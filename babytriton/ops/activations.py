@@ -80,7 +80,7 @@ def _celu(x: Any, alpha: float) -> Any:
 def _gelu(x: Any, approximate: str) -> Any:
     half, one = like(x, 0.5), like(x, 1)
     if approximate == "none":
-        return x * half * (one + tirx.erf(x * like(x, math.sqrt(0.5))))
+        return x * (half * (one + tirx.erf(x * like(x, math.sqrt(0.5)))))
     inner = like(x, math.sqrt(2 / math.pi)) * (x + like(x, 0.044715) * x * x * x)
     return half * x * (one + tirx.tanh(inner))
 

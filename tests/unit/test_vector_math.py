@@ -98,6 +98,10 @@ def erfc(x: torch.Tensor) -> torch.Tensor:
     return torch.erfc(x)
 
 
+def normcdf(x: torch.Tensor) -> torch.Tensor:
+    return (1 + torch.erf(x * math.sqrt(0.5))) * 0.5
+
+
 def sin(x: torch.Tensor) -> torch.Tensor:
     return torch.sin(x)
 
@@ -163,6 +167,24 @@ def test_ten_million_numbers(fn: Callable[[torch.Tensor], torch.Tensor], limit: 
     x = torch.cat([bits.view(torch.float32), SPECIAL])
     assert x.numel() > 10_000_000
     check(bt.jit("cpu")(fn)(x), fn(x.double()), limit)
+
+
+@pytest.mark.parametrize("fn", [normcdf, F.gelu])
+def test_ten_million_numbers_of_the_normal_distribution(fn: Any) -> None:
+    """Where it is about 0, digits are missing: it is the rest of a half, as torch computes it."""
+    bits = torch.arange(-(2**31), 2**31, STRIDE).to(torch.int32)
+    x = torch.cat([bits.view(torch.float32), SPECIAL])
+    jitted = bt.jit("cpu")(lambda x: F.gelu(x)) if fn is F.gelu else bt.jit("cpu")(fn)
+    found, exact = jitted(x), fn(x.double())
+    assert "normcdf" in jitted.compiled_for((x,)).source("tir")
+    nearest = exact.float()
+    finite = torch.isfinite(nearest)
+    assert torch.equal(found[~finite].isnan(), nearest[~finite].isnan())
+    size = x.abs().clamp(min=1).double() if fn is F.gelu else torch.ones_like(exact)
+    errors = (found.double() - exact).abs() / size
+    assert float(errors[finite].max()) <= 4 * 2.0**-24
+    far = x.abs() > 6
+    assert bool(((found == nearest) | (nearest.abs() < 1e-8))[far & finite].all())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +291,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("fn", [fn for fn, _ in UNARY + BINARY])
+@pytest.mark.parametrize("fn", [*(fn for fn, _ in UNARY + BINARY), normcdf])
 def test_loops_become_vector_code(fn: Any, machine: str) -> None:
     options, vector = MACHINES[machine]
     shapes = [bt.Tensor((4096,), "float32")] * (2 if fn in dict(BINARY) else 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm import IRModule, ir, tirx
 
 from babytriton.passes.cpu.formulas import FORMULAS
@@ -15,6 +17,7 @@ from babytriton.passes.intrinsics import (
     rewrite,
     rewrite_calls,
 )
+from babytriton.passes.statements import is_constant
 
 # Taken from the C library: TVM computes tanh and atanh by formulas that lose all digits near zero
 # (tanh(1e-10) is 0), and has no sinh and cosh for vectors.
@@ -28,7 +31,8 @@ _WHOLE = ("floor", "ceil", "trunc", "nearbyint")
 
 def precise_math(mod: IRModule) -> IRModule:
     """Kernels whose math is as precise as torch's; 16-bit float functions run in float32."""
-    mod = rewrite_calls(rewrite(mod, tirx.Mod, _remainder), precise)
+    mod = rewrite(rewrite(mod, tirx.Mod, _remainder), tirx.Mul, _distribution)
+    mod = rewrite_calls(mod, precise)
     return rewrite(mod, tirx.Cast, _of_float16)
 
 
@@ -39,6 +43,27 @@ def _remainder(node: tirx.Mod) -> ir.Expr:
         return node
     wide = [x.astype("float32") for x in (node.a, node.b)]
     return tirx.call_intrin("float32", "tirx.fmod", *wide).astype(dtype)
+
+
+def _distribution(node: tirx.Mul) -> ir.Expr:
+    """Half of 1 + erf(x / sqrt(2)), of float32, as the one function it is."""
+    for half, whole in ((node.a, node.b), (node.b, node.a)):
+        if not is_constant(half, 0.5) or not isinstance(whole, tirx.Add):
+            continue
+        for one, erf in ((whole.a, whole.b), (whole.b, whole.a)):
+            is_erf = isinstance(erf, ir.Call) and function_name(erf) == "erf"
+            if not is_constant(one, 1.0) or not is_erf or dtype_of(erf) != "float32":
+                continue
+            (scaled,) = erf.args
+            if isinstance(scaled, tirx.Mul) and _is_root_of_half(scaled.b):
+                return tirx.call_pure_extern("float32", "normcdff", scaled.a)
+    return node
+
+
+def _is_root_of_half(expr: ir.Expr) -> bool:
+    """Whether it is that number, in whatever precision."""
+    root = math.sqrt(0.5)
+    return isinstance(expr, tirx.FloatImm) and math.isclose(expr.value, root, rel_tol=2**-24)
 
 
 def _of_float16(cast: tirx.Cast) -> ir.Expr:

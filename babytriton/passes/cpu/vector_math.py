@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -197,6 +198,9 @@ def _by_library(call: ir.Call) -> ir.Expr:
         return one / tirx.sqrt(x)
     if name == "sigmoid":
         return one / (one + tirx.call_pure_extern(dtype_of(call), "expf", one * -1 * x))
+    if name == "normcdf":
+        of_root = tirx.call_pure_extern(dtype_of(call), "erff", x * math.sqrt(0.5))
+        return (one + of_root) * 0.5
     return tirx.call_pure_extern(dtype_of(call), f"{name}f", *call.args[1:])
 
 

@@ -21,7 +21,7 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
         *(exponentials.exp, exponentials.exp2, exponentials.expm1, exponentials.sigmoid),
         exponentials.rsqrt,
         *(exponentials.tanh, exponentials.sinh, exponentials.cosh),
-        *(exponentials.erf, exponentials.erfc),
+        *(exponentials.erf, exponentials.erfc, exponentials.normcdf),
         *(logarithms.log, logarithms.log1p, logarithms.log2, logarithms.log10, logarithms.pow),
         *(logarithms.asinh, logarithms.acosh, logarithms.atanh),
         *(trigonometry.sin, trigonometry.cos, trigonometry.tan, trigonometry.hypot),
@@ -29,7 +29,8 @@ FORMULAS: dict[str, Callable[..., ir.Expr]] = {
         remainders.fmod,
     )
 }
-"""By the name of TVM's intrinsic, or of the C library's function without its last letter."""
+"""By the name of TVM's intrinsic, or of the C library's function without its last letter; the C
+library lacks normcdf, which CUDA has."""
 
 SMALL: dict[str, tuple[Callable[..., ir.Expr], Callable[..., ir.Expr]]] = {
     "sin": (trigonometry.small_sin, trigonometry.is_beyond),
