@@ -12,6 +12,7 @@ import tvm_ffi
 
 import babytriton as bt
 from babytriton.plan import Kind
+from babytriton.runtime import builtin as builtin_module
 from babytriton.runtime.builtin import builtin
 
 
@@ -99,6 +100,15 @@ def test_modes_are_not_asked_where_tensors_lie():
 
 def shifted(x, y, scale: float):
     return x * scale + y
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_without_a_view_of_tensors_tvm_calls(dynamic, monkeypatch):
+    monkeypatch.setattr(builtin_module, "_code", lambda: None)
+    function = bt.jit("cpu", dynamic=dynamic)(shifted)
+    x, y = torch.randn(2, 5, 3)
+    for _ in range(3):
+        torch.testing.assert_close(function(x, y, 2.0), shifted(x, y, 2.0))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
