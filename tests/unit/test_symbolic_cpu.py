@@ -152,3 +152,51 @@ def test_divisions_by_sizes_are_those_of_processors():
     parallel = compiled.source("llvm").partition("__tvm_parallel_lambda")[2]
     assert "srem" in parallel or "urem" in parallel
     assert "icmp slt i64" not in parallel.partition("srem")[2].partition("\nfor_")[0]
+
+
+SIZES = (1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 100)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool)
+
+
+def sums(x):
+    return x.cumsum(-1)
+
+
+def products_from_the_end(x):
+    return x.flip(-1).cumprod(-1).flip(-1)
+
+
+def numbers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Some whose sums and products are exact."""
+    torch.manual_seed(0)
+    values = torch.tensor([-1, 1, 2] if dtype != torch.bool else [0, 1, 1])
+    return values[torch.randint(0, 3, shape)].to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("fn", [sums, products_from_the_end])
+def test_running_sums_of_any_number_of_rows(fn, dtype):
+    calls = [(numbers(dtype, n, 37),) for n in (0, *SIZES)]
+    assert '"babytriton.rule": "Scan"' in varied(fn, *calls).source("tir")
+    calls = [(numbers(dtype, *sizes),) for sizes in zip(SIZES, reversed(SIZES))]
+    assert '"babytriton.rule": "Scan"' in varied(fn, *calls, (numbers(dtype, 5, 40),)).source("tir")
+
+
+@pytest.mark.parametrize("shapes", [((9, 40), (12, 40)), ((9, 40), (9, 33)), ((9, 8), (12, 33))])
+def test_running_sums_turn_squares_over(shapes):
+    assert "T.Shuffle" in varied(sums, *((torch.randn(shape),) for shape in shapes)).source("tir")
+
+
+def test_running_sums_take_the_place_of_what_they_are_of():
+    """The last group of rows walks along one of them again, which must still be there then."""
+
+    def in_place(x):
+        x.cumsum_(-1)
+        return x * 2
+
+    function = bt.jit("cpu")(in_place)
+    for rows in (9, 4, 17, 2, 8):
+        x = torch.randn(rows, 40)
+        y = x.clone()
+        torch.testing.assert_close(function(x), in_place(y))
+        torch.testing.assert_close(x, y)

@@ -8,7 +8,7 @@ from tvm.target import Target
 
 from babytriton.passes.cpu.transposes import Values, picked, turned_over
 from babytriton.passes.scans import RowScan, row_scan
-from babytriton.passes.statements import sequence
+from babytriton.passes.statements import is_number, sequence
 from babytriton.passes.unchecked_schedules import schedule_of
 
 # Rows that a thread walks along side by side, a part of each in turn: enough to hide the latency of
@@ -20,7 +20,7 @@ LINES = 8
 
 
 class Scan(ScheduleRule):
-    """Takes running sums and products along the last axis of tensors whose sizes are known.
+    """Takes running sums and products along the last axis of tensors.
 
     Each number waits for the one before it, so several rows are walked along side by side, in
     vectors where there are enough. Their order stays that of the walk. Stands aside for fewer rows.
@@ -28,15 +28,19 @@ class Scan(ScheduleRule):
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         scan = row_scan(func)
-        if scan is None or not isinstance(scan.rows, int) or not isinstance(scan.length, int):
+        if scan is None or not _may_be(scan.rows, ROWS):
             return None
-        if scan.rows < ROWS:
-            return None
-        in_vectors = scan.rows >= LINES and scan.length >= PART and _has_vectors(scan)
+        is_large = _may_be(scan.rows, LINES) and _may_be(scan.length, PART)
+        in_vectors = is_large and _has_vectors(scan)
         body = _walk(scan, LINES if in_vectors else ROWS, in_vectors)
         root = s_tir.SBlock([], [], [], "root", body)
         whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
         return schedule_of(func.with_body(whole))
+
+
+def _may_be(size: int | ir.Expr, least: int) -> bool:
+    """Whether a size is so much, or a call tells it."""
+    return not isinstance(size, int) or size >= least
 
 
 def _has_vectors(scan: RowScan) -> bool:
@@ -59,12 +63,14 @@ def _walk(scan: RowScan, side_by_side: int, in_vectors: bool) -> tirx.Stmt:
     so_far = tirx.decl_buffer((count,), dtype, name, scope="local")
     together = tirx.decl_buffer((_index(1),), f"{dtype}x{side_by_side}", name, scope="local")
     rows = [group * count + _index(n) for n in range(side_by_side)]
-    if scan.rows % side_by_side:  # The last group walks along the last row more than once.
-        rows = [tirx.Min(row, _index(scan.rows - 1)) for row in rows]
-    parts, rest = divmod(scan.length, PART)
+    height, length, size = _index(scan.rows), _index(scan.length), _index(PART)
+    if not is_number(height % count, 0):  # The last group walks along the last row more than once.
+        rows = [tirx.Min(row, height - 1) for row in rows]
+    parts, rest = length // size, length % size
+    has_rest = not is_number(rest, 0)
     each = [scan.start] * side_by_side
     body: list[tirx.Stmt] = []
-    first = part * _index(PART)
+    first = part * size
     if in_vectors:
         zero = [_index(0)]
         body += [tirx.AllocBuffer(together)]
@@ -72,18 +78,18 @@ def _walk(scan: RowScan, side_by_side: int, in_vectors: bool) -> tirx.Stmt:
         body += [_loop(part, parts, _together(scan, together, rows, first))]
         whole = tirx.BufferLoad(together, zero)
         each = [picked([whole], [n]) for n in range(side_by_side)]
-    if rest or not in_vectors:
+    if has_rest or not in_vectors:
         body.append(tirx.AllocBuffer(so_far))
         body += [tirx.BufferStore(so_far, value, [_index(n)]) for n, value in enumerate(each)]
-    if parts and not in_vectors:
-        body.append(_loop(part, parts, _one_by_one(scan, so_far, rows, first, PART)))
-    if rest:
-        body += _one_by_one(scan, so_far, rows, _index(parts * PART), rest)
-    return _loop(group, -(-scan.rows // side_by_side), body, tirx.ForKind.PARALLEL)
+    if not (is_number(parts, 0) or in_vectors):
+        body.append(_loop(part, parts, _one_by_one(scan, so_far, rows, first, size)))
+    if has_rest:
+        body += _one_by_one(scan, so_far, rows, parts * size, rest)
+    return _loop(group, tirx.ceildiv(height, count), body, tirx.ForKind.PARALLEL)
 
 
 def _one_by_one(
-    scan: RowScan, so_far: tirx.Var, rows: list[ir.Expr], first: ir.Expr, count: int
+    scan: RowScan, so_far: tirx.Var, rows: list[ir.Expr], first: ir.Expr, count: ir.Expr
 ) -> list[tirx.Stmt]:
     """What walks along a part of each row, one row after the other.
 
@@ -95,9 +101,11 @@ def _one_by_one(
         count: of its numbers.
     """
     dtype, loops = scan.start.ty.dtype, []
+    is_known = isinstance(count, tirx.IntImm)
+    kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
     for n, row in enumerate(rows):
         place, own = tirx.Var("place", "int64"), [_index(n)]
-        at = _index(scan.length - 1) - first - place if scan.backwards else first + place
+        at = _index(scan.length) - 1 - first - place if scan.backwards else first + place
         value = tirx.BufferLoad(scan.source, _at(scan, scan.source, row, at))
         total = scan.combine(tirx.BufferLoad(so_far, own), tirx.Cast(dtype, value))
         found = tirx.Cast(scan.result.ty.dtype, tirx.BufferLoad(so_far, own))
@@ -105,7 +113,7 @@ def _one_by_one(
             tirx.BufferStore(so_far, total, own),
             tirx.BufferStore(scan.result, found, _at(scan, scan.result, row, at)),
         ]
-        loops.append(_loop(place, count, steps, tirx.ForKind.UNROLLED))
+        loops.append(_loop(place, count, steps, kind))
     return loops
 
 
@@ -117,7 +125,7 @@ def _together(
     Squares of numbers turn over for that, and back.
     """
     size, bound, zero = len(rows), Values("walk"), [_index(0)]
-    first = _index(scan.length - PART) - first if scan.backwards else first
+    first = _index(scan.length) - PART - first if scan.backwards else first
     turn = -1 if scan.backwards else 1
     steps = [
         step
@@ -153,12 +161,12 @@ def _at(scan: RowScan, buffer: tirx.Var, row: ir.Expr, place: ir.Expr) -> list[i
 
 def _loop(
     variable: tirx.Var,
-    extent: int,
+    extent: ir.Expr,
     body: list[tirx.Stmt],
     kind: int = tirx.ForKind.SERIAL,
 ) -> tirx.Stmt:
-    return tirx.For(variable, _index(0), _index(extent), kind, sequence(body))
+    return tirx.For(variable, _index(0), extent, kind, sequence(body))
 
 
-def _index(value: int) -> ir.Expr:
-    return tirx.const(value, "int64")
+def _index(value: int | ir.Expr) -> ir.Expr:
+    return tirx.const(value, "int64") if isinstance(value, int) else value
