@@ -285,3 +285,38 @@ def test_running_sums_fill_the_gpu() -> None:
     assert blocks(own, n=2, m=1 << 20) == [512, 512]
     assert blocks(own, n=4096, m=1024) == [4096, 4096]
     assert all(launch.spilled == 0 for launch in own.launches if launch.spilled is not None)
+
+
+SIZES = (2, 7, 31, 32, 33, 100, 1000, 1024, 1027)
+
+
+def of_all(x):
+    return x.sum(), (x * x).mean(), torch.logsumexp(x.flatten(), 0), x.var()
+
+
+def of_several_rows(x):
+    return x.sum((1, 2)), torch.logsumexp(x, (1, 2)), x.sum(1), x.mean(0)
+
+
+@pytest.mark.parametrize("shape", [("n",), ("n", 96), ("n", 3, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_all_of_a_tensor_is_read_in_vectors(shape: tuple[int | str, ...], dtype) -> None:
+    own = program(of_all, bt.Tensor[shape, str(dtype).removeprefix("torch.")])
+    vector = "float4" if dtype == torch.float32 else "uint4"
+    assert f"({vector}*)x_vector = *(const {vector}*)(x + " in own.source()
+    for n in SIZES:
+        x = torch.randn(n, *shape[1:]).to(dtype)
+        check(of_all, x, within=1e-5 if dtype == torch.float32 else 2e-2, program=own)
+
+
+@pytest.mark.parametrize("rows", ["m", 3])
+def test_rows_and_columns_of_which_all_are_whole_vectors(rows: str | int) -> None:
+    own = program(of_several_rows, bt.Tensor[(rows, "n", 8), "float32"])
+    assert rules(own) <= {"LongRows", "Rowwise", "Columns", "Elementwise"}
+    kernels = own.source().split("__global__")[1:]
+    of_x = [kernel for kernel in kernels if re.search(r"\bx\b\[|\bx \+ ", kernel)]
+    assert of_x
+    assert all("*(const float4*)(x + " in kernel for kernel in of_x)
+    assert "longlong4" not in own.source()
+    for n in SIZES:
+        check(of_several_rows, torch.randn(3, n, 8), within=1e-4, program=own)

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.gpu.extents import Axis, product
+from babytriton.passes.gpu.extents import Axis, is_multiple, product
 from babytriton.passes.gpu.writing import number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import at_zero
@@ -80,8 +80,7 @@ class Access:
         if width == 1 or not self.moves:
             return True
         first = at_zero(self.place, [variable]) if self.base is None else self.base
-        found = sym.Analyzer().modular_set(first)
-        return int(found.coeff) % width == 0 and int(found.base) % width == 0
+        return is_multiple(first, width)
 
     def is_same(self, other: Access) -> bool:
         """Whether it is one place for both."""

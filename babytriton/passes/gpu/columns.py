@@ -271,7 +271,7 @@ class ColumnWriter:
             piece = ids.get("blockIdx.y")
             reading = read(writer, totals, line, number(0) if piece is None else piece)
             first = (ids["blockIdx.x"] * number(tile.lanes) + lane) * number(width)
-            first, body = named("column", first, self._length)
+            first, body = named("column", first, self._length, width)
             vector = Vector(first, number(0), width)
             is_there = below(first, self._length, tile.columns)
 

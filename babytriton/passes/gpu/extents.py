@@ -30,6 +30,14 @@ def known(extent: ir.Expr) -> Extent:
     return int(found) if isinstance(found, tirx.IntImm) else found
 
 
+def is_multiple(extent: Extent, size: int) -> bool:
+    """Whether an extent surely is a multiple of a number, whatever a call tells."""
+    if isinstance(extent, int):
+        return extent % size == 0
+    found = sym.Analyzer().modular_set(extent)
+    return int(found.coeff) % size == 0 and int(found.base) % size == 0
+
+
 def parts(extent: Extent, size: Extent) -> Extent:
     """How many parts of a size there are, of which the last may have less."""
     return known(tirx.ceildiv(as_expr(extent), as_expr(size)))

@@ -118,18 +118,21 @@ class PieceWriter:
         self._totals = {pair.second: pair for pair in self.sweeps.pairs}
         self._count, first = told("pieces", self.pieces)
         # Numbers that cannot be loaded as vectors are loaded several at a time as well.
-        self._is_whole = self.width > 1
-        self._lanes = self.width if self._is_whole else VECTORS
+        self._lanes = self.width if self.width > 1 else VECTORS
+        self._apart = 1 if self.width > 1 else THREADS
+        length = self.program.length
+        self._is_whole = self.width > 1 and isinstance(length, int) and length % self.width == 0
         self._at_once = product([self._count, THREADS * self._lanes])
         count = parts if self._is_whole else whole_parts
-        self._turns, second = told("steps", count(self.program.length, self._at_once))
+        self._turns, second = told("steps", count(length, self._at_once))
         self._told = [*first, *second]
 
     @classmethod
     def of(cls, program: Program, sweeps: Sweeps) -> PieceWriter:
         """For a program of long rows."""
         assert isinstance(program.row_count, int)
-        width = program.vector(has_tail=False)
+        # Where there is one row, it is known where the vectors of it are.
+        width = program.vector(has_tail=program.row_count == 1)
         most = tirx.floordiv(as_expr(program.length), number(THREADS * VECTORS * width))
         count = pieces(BLOCKS // program.row_count, most)
         return cls(program, sweeps, program.row_count, count, width)
@@ -144,7 +147,7 @@ class PieceWriter:
 
     def _of_sweep(self, number_: int) -> tirx.Stmt:
         """The kernel of a sweep, which leaves in memory what pieces have of its reductions."""
-        writer = Writer(self.program, self._lanes, self._lanes, self._is_whole)
+        writer = Writer(self.program, self._lanes, self._lanes, self._apart == 1)
 
         def thread(ids: dict[str, ir.Expr]) -> Statements:
             piece, lane = ids["blockIdx.x"], ids["threadIdx.x"]
@@ -287,23 +290,21 @@ class PieceWriter:
         """The thread's vectors one after the other: pieces take turns along the row."""
         length = self.program.length
 
-        def first_of(turn: ir.Expr) -> ir.Expr:
+        def place(turn: ir.Expr, thread: ir.Expr) -> ir.Expr:
             turn = turn * as_expr(self._count) + piece
-            if self._is_whole:
-                return (turn * number(THREADS) + lane) * number(self.width)
-            return turn * number(THREADS * self._lanes) + lane
+            return turn * number(THREADS * self._lanes) + thread
 
         def one(step: ir.Expr) -> Statements:
-            first, before = named("element", first_of(step), length)
-            if not self._is_whole:
-                return [*before, *body(Vector(first, number(0), self._lanes, THREADS))]
-            vector = Vector(first, number(0), self.width)
-            return [*before, *guarded(below(first, length, self._at_once), body(vector))]
+            own = lane * number(self._lanes) if self._apart == 1 else lane
+            first, before = named("element", place(step, own), length, self.width)
+            done = body(Vector(first, number(0), self._lanes, self._apart))
+            is_there = below(first, length, self._at_once) if self._is_whole else None
+            return [*before, *guarded(is_there, done)]
 
         def rest(n: ir.Expr) -> Statements:
-            last = first_of(as_expr(self._turns)) + n * number(THREADS)
+            last = place(as_expr(self._turns), lane) + n * number(THREADS)
             last, before = named("element", last, length)
-            own = Vector(last, number(0), 1, THREADS)
+            own = Vector(last, number(0), 1)
             return [*before, *guarded(below(last, length, self._at_once), body(own))]
 
         done = each("step", self._turns, one, tirx.ForKind.SERIAL)

@@ -16,7 +16,7 @@ from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import is_one, is_output, same_extents, uses
 from babytriton.passes.forms import is_own_place
 from babytriton.passes.gpu.accesses import Access, is_inside, is_of_lanes, loads_made, with_names
-from babytriton.passes.gpu.extents import Axis, Extent, position, product
+from babytriton.passes.gpu.extents import Axis, Extent, is_multiple, position, product
 from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
 from babytriton.passes.nests import at_zero, is_equal, offset
 from babytriton.passes.statements import is_constant
@@ -286,9 +286,8 @@ class Program:
     def _fits(self, width: int, reads: list[Access], stores: list[Access], has_tail: bool) -> bool:
         last = self.elements[-1]
         fitting = sum(one.fits(width, last) for one in reads)
-        is_whole = isinstance(self.length, int) and self.length % width == 0
         return (
-            (has_tail or is_whole)
+            (has_tail or is_multiple(self.length, width))
             and all(one.fits(width, last) for one in stores)
             and 2 * fitting >= len(reads)
         )

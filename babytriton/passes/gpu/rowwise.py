@@ -169,7 +169,7 @@ class Layout:
             return None
         length, width = program.length, program.vector(has_tail=False)
         if not isinstance(length, int):
-            return cls._again(program, min(most, BLOCK), 1)
+            return cls._again(program, min(most, BLOCK), width)
         vectors, words = -(-length // width), Sweeps.of(program).words()
         threads = 1
         while threads < min(vectors, WARP):
@@ -319,7 +319,7 @@ class RowWriter:
         def one(step: ir.Expr) -> Statements:
             vector = step * number(layout.threads) + self.lane
             first = self.first_of_block() + vector * number(layout.width)
-            first, before = named("element", first, length)
+            first, before = named("element", first, length, layout.width)
             kept = step * number(layout.width) if layout.is_kept else number(0)
             is_there = below(first, length, layout.threads * layout.width)
             return [*before, *guarded(is_there, body(Vector(first, kept, layout.width)))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
-from tvm import IRModule, ir, s_tir, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name, rewrite
@@ -200,21 +200,29 @@ def below(place: ir.Expr, count: int | ir.Expr, step: int | ir.Expr) -> ir.Expr 
     return place < as_expr(count)
 
 
-def named(name: str, place: ir.Expr, extent: int | ir.Expr) -> tuple[ir.Expr, list[tirx.Stmt]]:
+def named(
+    name: str, place: ir.Expr, extent: int | ir.Expr, width: int = 1
+) -> tuple[ir.Expr, list[tirx.Stmt]]:
     """A place on an axis under a name, and what gives it that name.
 
     As it stands on an axis of known length: what is computed from a name has 64 bits, since TVM
-    does not know how large it gets.
+    does not know how large it gets. Nor does it know of which numbers that is a multiple, so it is
+    the number of a vector that has a name, where there are vectors.
 
     Args:
         name: of the variable.
         place: that.
         extent: of the axis.
+        width: of vectors; the place is a multiple of it.
     """
     if isinstance(extent, int):
         return place, []
-    variable = tirx.Var(name, "int64")
-    return variable, [tirx.Bind(variable, place)]
+    if width == 1:
+        variable = tirx.Var(name, "int64")
+        return variable, [tirx.Bind(variable, place)]
+    variable = tirx.Var("vector", "int64")
+    own = sym.Analyzer().simplify(tirx.floordiv(place, number(width)))
+    return variable * number(width), [tirx.Bind(variable, own)]
 
 
 def told(name: str, extent: int | ir.Expr) -> tuple[int | ir.Expr, list[tirx.Stmt]]:
