@@ -64,9 +64,7 @@ def keep_convolution(site: Site, input: Value, weight: Value) -> None:
         return
     sizes = [*site.shape, *weight.meta.shape[1:], *input.meta.shape]
     if any(is_symbolic(size) for size in sizes):
-        if device == "cpu":
-            raise Unsupported("torch's library is faster for a convolution that may be large")
-        return
+        raise Unsupported("torch's library is faster for a convolution that may be large")
     if is_large_convolution(site.shape, weight.meta.shape):
         raise Unsupported("torch's library is faster for a convolution of this size")
 

@@ -42,8 +42,10 @@ def test_small_convolutions_are_ours() -> None:
 
 def test_convolutions_of_sizes_that_a_call_tells_are_torchs() -> None:
     weight = torch.randn(3, 2, 3, 3)
-    compiled = bt.jit("cpu")(convolved).lower(bt.Tensor["n", 2, "h", "w"], weight).compile()
+    images = bt.Tensor["n", 2, "h", "w"]
+    compiled = bt.jit("cpu")(convolved).lower(images, weight).compile()
     assert [f.name for f in compiled.fallbacks] == ["conv2d"]
+    assert fallbacks(convolved, images, weight, target=GPU) == ["conv2d"]
     for shape in ((2, 2, 5, 7), (3, 2, 20, 9)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x, weight), convolved(x, weight))
