@@ -86,6 +86,29 @@ def _wide(index: ir.Expr) -> ir.Expr:
     return sym.Analyzer().simplify(tvm_ffi.structural_map(index, (tirx.Cast, widened)))
 
 
+def of_whole_vectors(mod: IRModule) -> IRModule:
+    """Kernels in which a vector whose place has 64 bits is at a product with its length.
+
+    NVIDIA's compiler takes stores of vectors apart, and puts the parts together again where it sees
+    that they lie side by side: at such a product, but not at every sum of 64 bits.
+    """
+    functions = {
+        var: func.with_body(tvm_ffi.structural_map(func.body, (tirx.Ramp, _at_product)))
+        if isinstance(func, tirx.PrimFunc)
+        else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _at_product(ramp: tirx.Ramp) -> tirx.Ramp:
+    if str(ramp.base.ty.dtype) != "int64" or not is_number(ramp.stride, 1):
+        return ramp
+    length = tirx.const(int(ramp.lanes), "int64")
+    number = sym.Analyzer().simplify(tirx.floordiv(ramp.base, length))
+    return ramp if _divisions(number) else tirx.Ramp(number * length, ramp.stride, ramp.lanes)
+
+
 def in_short(mod: IRModule) -> IRModule:
     """Kernels without divisions whose results follow from how far threads and loops go.
 

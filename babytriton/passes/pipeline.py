@@ -152,7 +152,7 @@ def _lowering() -> tuple[Any, ...]:
 
     def of_device() -> tvm.transform.Pass:
         own = (launch_names.of_launches, without_mentions, indices.in_short, towards_zero)
-        after = (indices.of_one_width, named_values)
+        after = (indices.of_one_width, indices.of_whole_vectors, named_values)
         return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 
     return begin, finish, of_device

@@ -320,3 +320,34 @@ def test_rows_and_columns_of_which_all_are_whole_vectors(rows: str | int) -> Non
     assert "longlong4" not in own.source()
     for n in SIZES:
         check(of_several_rows, torch.randn(3, n, 8), within=1e-4, program=own)
+
+
+def masked(x, mask):
+    return torch.softmax(x * 0.125 + mask, -1)
+
+
+def activated(x, y, w):
+    h = torch.sigmoid(x + w) * y
+    return h, h.sum(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [(masked, (("n", 2, 4, 128), (4, 128))), (activated, (("n", 64), ("n", 64), (64,)))],
+)
+def test_vectors_are_stored_whole(fn, shapes, dtype: torch.dtype) -> None:
+    """NVIDIA's compiler takes them apart, and does not always put them together again."""
+    name = str(dtype).removeprefix("torch.")
+    own = program(fn, *(bt.Tensor[shape, name] for shape in shapes))
+    if cuda.has_compiler():
+        assert re.search(r"st\.global\.v4\.(f|u|b)32", own.source("ptx"))
+        assert not re.search(r"st\.global\.(f|u|b)32 +\[%rd\d+\+4\]", own.source("ptx"))
+    for n in SIZES:
+        args = [torch.randn([n if x == "n" else x for x in shape]) for shape in shapes]
+        args = [x.to(dtype) for x in args]
+        exact = fn(*(x.double() for x in args))
+        found = gpu.call(own, tuple(args))
+        within = 1e-4 if dtype == torch.float32 else 2e-2
+        for ours, theirs in zip(*((x if isinstance(x, tuple) else (x,)) for x in (found, exact))):
+            torch.testing.assert_close(ours.double(), theirs, rtol=within, atol=within * 4)
