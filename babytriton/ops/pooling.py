@@ -113,7 +113,7 @@ def reduce_windows(
         outside: what stands where a window reaches out of the input.
         reducer: such as ``te.sum``.
     """
-    leading = [int(n) for n in x.shape[: len(x.shape) - len(windows)]]
+    leading = x.shape[: len(x.shape) - len(windows)]
     taps = [te.reduce_axis((int64(0), int64(window.kernel)), "k") for window in windows]
 
     def body(*place: Any) -> Any:

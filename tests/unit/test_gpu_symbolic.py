@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tvm import tirx
 
 import babytriton as bt
@@ -351,3 +352,17 @@ def test_vectors_are_stored_whole(fn, shapes, dtype: torch.dtype) -> None:
         within = 1e-4 if dtype == torch.float32 else 2e-2
         for ours, theirs in zip(*((x if isinstance(x, tuple) else (x,)) for x in (found, exact))):
             torch.testing.assert_close(ours.double(), theirs, rtol=within, atol=within * 4)
+
+
+def pooled(x):
+    mean = F.adaptive_avg_pool2d(x, (3, 1))
+    return F.max_pool2d(x, 3, 2, 1).relu(), F.avg_pool2d(x, 2) * 2, mean
+
+
+def test_pooling_of_batches_of_any_size() -> None:
+    own = program(pooled, bt.Tensor[("n", 2, 7, 8), "float32"])
+    assert own.fallbacks == ()
+    of_known_size = bt.jit(target=gpu.TARGET)(pooled).lower(torch.randn(3, 2, 7, 8)).compile()
+    assert len(own.launches) == len(of_known_size.launches)
+    for n in SIZES[:-3]:
+        check(pooled, torch.randn(n, 2, 7, 8), program=own)
