@@ -527,7 +527,8 @@ def test_statistics_of_any_size_read_each_number_once(fn) -> None:
     # Of pieces, and of their results, where there is one row, which may be long.
     assert len(program.launches) == 1 + (fn is of_whole)
     # Of a long row once for vectors, and once for what is behind these.
-    assert len(re.findall(r"= x\[", program.source())) == len(program.launches)
+    reads = re.findall(r"= x\[|\*\)\(x \+", program.source())
+    assert len(reads) == len(program.launches)
     for shape in ((3, 100), (7, 1500)):
         check(fn, *(torch.randn(shape) for _ in specs), within=2e-5, program=program)
 
