@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import te
+from tvm import te, tirx
 
 from babytriton.ops.refusals import IllTyped
 from babytriton.ops.site import compute
-from babytriton.ops.sizes import as_number, int64, is_symbolic
+from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
 
 STEPS = 4096
@@ -63,7 +63,13 @@ class Axes:
 
     def over_length(self, total: Any) -> Any:
         """The mean, from a sum of floats."""
-        return total / as_number(self.length, str(total.ty.dtype))
+        return total / self.count(str(total.ty.dtype))
+
+    def count(self, dtype: str) -> tirx.PrimExpr:
+        """The length as a number to compute with: a product of sizes, which schedules look for."""
+        if not is_symbolic(self.length):
+            return tirx.const(self.length, dtype)
+        return math.prod(int64(self.shape[d]) for d in self.dims).astype(dtype)
 
     @property
     def result(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from babytriton.ops.axes import Axes, dims_of
 from babytriton.ops.gradients import moments as gradients
 from babytriton.ops.parts import part
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import as_number, is_symbolic
+from babytriton.ops.sizes import is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -74,16 +74,17 @@ def scatter(
         return deviation * deviation
 
     squares = axes.reduce("squares", squared)
-    scale = _inverse(axes.length, correction, x.dtype)
+    scale = _inverse(axes, correction, x.dtype)
     return axes.each("variance", lambda *i: squares(*i) * scale)
 
 
-def _inverse(length: int, correction: float, dtype: str) -> tirx.PrimExpr:
+def _inverse(axes: Axes, correction: float, dtype: str) -> tirx.PrimExpr:
     """1 / (length - correction); infinity where that is not positive."""
+    length = axes.length
     if not is_symbolic(length):
         # TVM refuses to divide by the constant 0.
         return tirx.const(1 / (length - correction) if length > correction else math.inf, dtype)
-    divisor = as_number(length, dtype) - tirx.const(correction, dtype)
+    divisor = axes.count(dtype) - tirx.const(correction, dtype)
     one, infinity = tirx.const(1, dtype), tirx.const(math.inf, dtype)
     return tirx.Select(divisor > tirx.const(0, dtype), one / divisor, infinity)
 

@@ -16,7 +16,7 @@ from babytriton.ops.gradients.positions import positions
 from babytriton.ops.moments import widened
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import as_number, int64, is_symbolic
+from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -187,7 +187,7 @@ def _extreme_index(largest: bool) -> Build:
 
             def place(*index: Any) -> Any:
                 position = axes.position(index).astype(counter)
-                other = as_number(axes.length, counter)
+                other = axes.count(counter)
                 return tirx.Select(key(*index) == axes.at(best, index), position, other)
 
             first = axes.reduce("first", place, te.min)

@@ -366,3 +366,15 @@ def test_pooling_of_batches_of_any_size() -> None:
     assert len(own.launches) == len(of_known_size.launches)
     for n in SIZES[:-3]:
         check(pooled, torch.randn(n, 2, 7, 8), program=own)
+
+
+def spread(x):
+    return (x.var((0, 2, 3)),)
+
+
+def test_sums_and_squared_distances_of_any_number_share_a_pass() -> None:
+    own = program(spread, bt.Tensor[("n", 3, 4, 8), "float32"])
+    assert rules(own) == {"LongRows"}
+    assert len(own.launches) == 2  # of pieces, and of what they have
+    for n in SIZES:
+        check(spread, torch.randn(n, 3, 4, 8) + 9, within=1e-4, program=own)
