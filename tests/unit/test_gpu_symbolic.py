@@ -378,3 +378,21 @@ def test_sums_and_squared_distances_of_any_number_share_a_pass() -> None:
     assert len(own.launches) == 2  # of pieces, and of what they have
     for n in SIZES:
         check(spread, torch.randn(n, 3, 4, 8) + 9, within=1e-4, program=own)
+
+
+@pytest.mark.parametrize("columns", [7, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_elements_that_are_whole_vectors_have_no_rest(columns: int, dtype: torch.dtype) -> None:
+    def fn(x, w):
+        return (x * w + 1,)
+
+    shapes, name = (("n", columns), (columns,)), str(dtype).removeprefix("torch.")
+    own = program(fn, *(bt.Tensor[shape, name] for shape in shapes))
+    assert (" rest" in own.source()) == (columns == 7)
+    for n in SIZES:
+        check(
+            fn,
+            *(torch.randn(shape).to(dtype) for shape in ((n, columns), (columns,))),
+            within=1e-5 if dtype == torch.float32 else 2e-3,
+            program=own,
+        )

@@ -9,12 +9,14 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.passes.blocks import inline_numbers, is_pointwise, open_kernel
+from babytriton.passes.gpu.extents import is_multiple
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import bind_flat, bind_one, thread_count
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     as_expr,
+    below,
     each,
     guarded,
     launched,
@@ -112,9 +114,8 @@ def _one_vector(
         return [stmt for part in parts for stmt in part(vector)]
 
     whole = of(Vector(first, number(0), width))
-    if isinstance(length, int) and length % width == 0:
-        is_there = None if length % (vectors * width) == 0 else first < as_expr(length)
-        return guarded(is_there, whole)
+    if is_multiple(length, width):
+        return guarded(below(first, length, vectors * width), whole)
 
     def single(n: ir.Expr) -> Statements:
         return of(Vector(first + n, number(0), 1))
@@ -130,8 +131,6 @@ def _one_vector(
             tirx.ForKind.SERIAL,
         )
     fits = first + number(width) <= as_expr(length)
-    if width == 1:
-        return guarded(fits, whole)
     return [tirx.IfThenElse(fits, sequence(whole), sequence(otherwise))]
 
 
