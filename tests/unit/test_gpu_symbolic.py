@@ -396,3 +396,15 @@ def test_elements_that_are_whole_vectors_have_no_rest(columns: int, dtype: torch
             within=1e-5 if dtype == torch.float32 else 2e-3,
             program=own,
         )
+
+
+def turned_in_pairs(x):
+    return (x.transpose(1, 2) * 2,)
+
+
+def test_halves_of_any_batch_are_turned_in_words() -> None:
+    own = program(turned_in_pairs, bt.Tensor[("n", 66, 100), "float16"])
+    assert rules(own) == {"Transposed"}
+    assert "*(half2*)(x_tile" in own.source()
+    for n in (2, 7, 31):
+        check(turned_in_pairs, torch.randn(n, 66, 100).half(), program=own)

@@ -130,10 +130,13 @@ def _unit(program: Program, across: int, loads: Sequence[ir.TensorLoad]) -> int:
 
 
 def _fits(program: Program, across: int, loads: Sequence[ir.TensorLoad], unit: int) -> bool:
-    """Whether so many elements are a vector on both sides, and whole tiles of them fill a GPU."""
+    """Whether so many elements are a vector on both sides, and whole tiles of them fill a GPU.
+
+    As many as a call tells may well do so.
+    """
     block, last, other = program.blocks[0], program.elements[-1], program.elements[across]
     side, points = WARP * unit, program.length
-    if not isinstance(points, int) or points < BLOCKS * side * side:
+    if isinstance(points, int) and points < BLOCKS * side * side:
         return False
     if not all(isinstance(n, int) and n >= side and n % unit == 0 for _, n in (last, other)):
         return False
