@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,23 @@ OPAQUE = (tirx.Evaluate, tirx.While, tirx.AttrStmt, tirx.DeclBuffer)
 def has_addresses(body: tirx.Stmt) -> bool:
     """Whether memory is accessed otherwise than by loads and stores."""
     return any(function_name(call) in ADDRESSES for call in nodes(body, ir.Call))
+
+
+_UPWARDS = (
+    *(tirx.Add, tirx.Mul, tirx.Min, tirx.Max),
+    *(tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod),
+)
+"""What gives no negative number of numbers that are none."""
+
+
+def is_natural(expr: ir.Expr, naturals: Sequence[tirx.Var]) -> bool:
+    """Whether an integer is never negative, as these variables are not."""
+    for part in nodes(expr, ir.Expr):
+        is_place = isinstance(part, ir.Var) and any(part.same_as(place) for place in naturals)
+        is_size = isinstance(part, tirx.IntImm) and int(part) >= 0
+        if not (is_place or is_size or isinstance(part, _UPWARDS)):
+            return False
+    return True
 
 
 def is_number(expr: ir.Expr, number: int) -> bool:
@@ -83,6 +101,14 @@ def with_parts(
         loop.step,
         loop.span,
     )
+
+
+def renamed(body: tirx.Stmt) -> tirx.Stmt:
+    """The statement with loops of its own variables, and memory of its own."""
+    own = [loop.loop_var for loop in nodes(body, tirx.For)]
+    own += [each.buffer for each in nodes(body, tirx.AllocBuffer)]
+    names = {var: tirx.Var(var.name, var.ty) for var in own}
+    return tvm_ffi.structural_map(body, (ir.Var, lambda var: names.get(var, var)))
 
 
 def without_marks(loop: tirx.For, *marks: str) -> tirx.For:

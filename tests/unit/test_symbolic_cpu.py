@@ -200,3 +200,57 @@ def test_running_sums_take_the_place_of_what_they_are_of():
         y = x.clone()
         torch.testing.assert_close(function(x), in_place(y))
         torch.testing.assert_close(x, y)
+
+
+def transposed(x):
+    return x.T.contiguous()
+
+
+def with_transposed(x, y):
+    return x + y.T
+
+
+def with_both_transposed(x, y):
+    return x.T * 2 + y.T
+
+
+def of_each_matrix(x):
+    return x.transpose(1, 2).contiguous()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_transposes_of_any_sizes_turn_squares_over(dtype):
+    calls = [(numbers(dtype, n, 100),) for n in (*SIZES[1:], 0, 130)]
+    compiled = varied(transposed, *calls)
+    assert ("T.Shuffle" in compiled.source("tir")) == (dtype != torch.bool)
+    calls = [(numbers(dtype, m, n), numbers(dtype, n, m)) for m in SIZES[1:] for n in SIZES[1:]]
+    compiled = varied(with_transposed, *calls)
+    assert ("T.Shuffle" in compiled.source("tir")) == (dtype != torch.bool)
+
+
+def test_transposes_of_several_turn_squares_over():
+    pairs = [(torch.randn(m, n), torch.randn(m, n)) for m, n in ((40, 50), (50, 17), (9, 16))]
+    assert "T.Shuffle" in varied(with_both_transposed, *pairs).source("tir")
+    batches = [(torch.randn(size),) for size in ((2, 40, 30), (3, 17, 16), (4, 16, 15), (5, 3, 70))]
+    assert "T.Shuffle" in varied(of_each_matrix, *batches).source("tir")
+
+
+def test_transposes_of_known_sizes_with_one_whole_side_turn_squares_over():
+    for shape in ((1003, 64), (64, 1003)):
+        x = torch.randn(shape)
+        assert "T.Shuffle" in varied(transposed, (x,)).source("tir")
+
+
+def test_transposes_are_added_in_place():
+    """The last square moves back to where others have been added to already."""
+
+    def in_place(x, y):
+        x += y.T
+        return x
+
+    function = bt.jit("cpu")(in_place)
+    for m, n in ((200, 60), (90, 100), (33, 17), (16, 31), (5, 40)):
+        x, y = torch.randn(m, n), torch.randn(n, m)
+        expected = x + y.T
+        torch.testing.assert_close(function(x, y), expected)
+        torch.testing.assert_close(x, expected)

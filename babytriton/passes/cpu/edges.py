@@ -21,6 +21,7 @@ from babytriton.passes.statements import (
     at_step,
     conjuncts,
     is_number,
+    renamed,
     sequence,
     statements,
     with_parts,
@@ -179,7 +180,7 @@ class _Tile:
         first = self._first(_COLUMNS, width)
         if first is None:
             return self.whole
-        last = _renamed(self._of_columns(first, width, width % columns, vectors))
+        last = renamed(self._of_columns(first, width, width % columns, vectors))
         if width < columns:
             return last
         test = first + tirx.const(columns, first.ty.dtype) <= tirx.const(width, first.ty.dtype)
@@ -306,11 +307,3 @@ class _Vectors:
             column = place if goes_over else min(place, columns - size)
             yield column, size, column if self.is_filled else place
             place += size
-
-
-def _renamed(body: tirx.Stmt) -> tirx.Stmt:
-    """The statement with loops of its own variables, and memory of its own."""
-    own = [loop.loop_var for loop in nodes(body, tirx.For)]
-    own += [each.buffer for each in nodes(body, tirx.AllocBuffer)]
-    names = {var: tirx.Var(var.name, var.ty) for var in own}
-    return tvm_ffi.structural_map(body, (ir.Var, lambda var: names.get(var, var)))

@@ -35,6 +35,7 @@ from babytriton.passes.statements import (
     Indices,
     at_step,
     conjuncts,
+    is_natural,
     is_number,
     sequence,
     statements,
@@ -94,7 +95,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_one_pass(in_ranges(_merged(in_registers(body))))
+        body = in_one_pass(in_ranges(_merged(in_registers(body, places))))
         if not is_too_large(func):
             body = in_place(body, list(given))
         body = in_blocks(read_before(side_by_side(body)), long_sums)
@@ -121,20 +122,9 @@ def _places(func: tirx.PrimFunc) -> list[tirx.Var]:
     return [*sizes, *(loop.loop_var for loop in loops)]
 
 
-_UPWARDS = (tirx.Add, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
-"""What gives no negative number of numbers that are none."""
-
-
 def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
     """The first element that is needed, without a bound of 0 where it is no less anyway."""
-    if not is_number(node.a, 0):
-        return node
-    for part in nodes(node.b, ir.Expr):
-        is_place = isinstance(part, ir.Var) and any(part.same_as(place) for place in places)
-        is_size = isinstance(part, tirx.IntImm) and int(part) >= 0
-        if not (is_place or is_size or isinstance(part, _UPWARDS)):
-            return node
-    return node.b
+    return node.b if is_number(node.a, 0) and is_natural(node.b, places) else node
 
 
 def _folded(node: tirx.Add | tirx.Sub) -> ir.Expr:

@@ -11,10 +11,19 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.blocks import uses
+from babytriton.passes.blocks import same_extents, uses
 from babytriton.passes.cpu.caches import LINE
 from babytriton.passes.cpu.lanes import moves_by_one
-from babytriton.passes.statements import at_step, conjuncts, sequence, statements, with_parts
+from babytriton.passes.statements import (
+    at_step,
+    conjuncts,
+    is_natural,
+    is_number,
+    renamed,
+    sequence,
+    statements,
+    with_parts,
+)
 
 # Squares of a task, along both axes: the lines that it reads and writes stay in the first cache.
 SQUARES = 4
@@ -94,11 +103,11 @@ def _turned(place: int) -> Callable[..., list[ir.Expr]]:
 def _turned_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[tuple[int, int]]:
     """The reads across the lines of results, and which of each one's axes goes along these.
 
-    None of what has less than a square, or sizes that a call tells, none of truth values, and none
-    of a part of a tensor, whose edges are others.
+    None of what has less than a square, none of truth values, and none of a part of a tensor, whose
+    edges are others.
     """
     sides = [info.iters[axis].dom for axis in (across, -1)]
-    if not all(isinstance(side, int) and side >= LINE for side in sides):
+    if any(isinstance(side, int) and side < LINE for side in sides):
         return []
     block = sch.get(info.block_rv)
     variables = [it.var for it in block.iter_vars]
@@ -110,32 +119,98 @@ def _turned_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[tu
         places = [i for i, index in enumerate(indices[:-1]) if index.same_as(variables[-1])]
         if len(places) != 1 or not indices[-1].same_as(variables[across]):
             continue
-        sizes = read.source.shape[places[0]], read.source.shape[-1]
-        if all(isinstance(n, tirx.IntImm) for n in sizes) and sides == [*map(int, sizes)][::-1]:
+        sizes = read.source.shape[-1], read.source.shape[places[0]]
+        if same_extents(sides, [int(n) if isinstance(n, tirx.IntImm) else n for n in sizes]):
             found.append((n, places[0]))
     return found
 
 
-def in_registers(stmt: tirx.Stmt) -> tirx.Stmt:
-    """The statement with the squares that are turned over in it turned over in vectors."""
+def in_registers(stmt: tirx.Stmt, naturals: Sequence[tirx.Var]) -> tirx.Stmt:
+    """The statement with the squares that are turned over in it turned over in vectors.
+
+    Args:
+        stmt: has the squares.
+        naturals: the variables that are never negative.
+    """
+    return _in_registers(stmt, _Loops(naturals))
+
+
+def _in_registers(stmt: tirx.Stmt, loops: _Loops) -> tirx.Stmt:
+    """The same, within loops.
+
+    Where a call may tell that there is less than a square, plain loops read that as it lies.
+    """
     if isinstance(stmt, tirx.For):
-        return with_parts(stmt, in_registers(stmt.body))
+        loops.enter(stmt)
+        return with_parts(stmt, _in_registers(stmt.body, loops))
     if not isinstance(stmt, tirx.SeqStmt):
         return stmt
     parts = statements(stmt)
     places = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
-    squares = [_Square.of(part) for part in parts if not isinstance(part, tirx.AllocBuffer)]
-    known = [square for square in squares if square is not None]
-    turns = {n: turn for n, square in enumerate(known) if (turn := _Turn.of(square)) is not None}
+    steps = [part for part in parts if not isinstance(part, tirx.AllocBuffer)]
+    known = [square for part in steps if (square := _Square.of(part)) is not None]
+    found = {n: _Turn.of(square, loops) for n, square in enumerate(known)}
+    turns = {n: turn for n, turn in found.items() if turn is not None}
     others = [square for n, square in enumerate(known) if n not in turns]
-    fits = all(turn.fits(square) for turn in turns.values() for square in others)
-    if not turns or not fits or len(known) < len(squares):
-        return sequence([in_registers(part) for part in parts])
+    fits = all(turn.fits(square, loops) for turn in turns.values() for square in others)
+    if not turns or not fits or len(known) < len(steps):
+        return sequence([_in_registers(part, loops) for part in parts])
     lanes = min(turn.lanes for turn in turns.values())
-    whole = [turns.get(n, square).whole(lanes) for n, square in enumerate(known)]
-    tests = [test for square in known for test in square.tests]
-    body = sequence(whole)
-    return sequence([*places, tirx.IfThenElse(tirx.all(*tests), body, None) if tests else body])
+    body = sequence([turns.get(n, square).whole(lanes) for n, square in enumerate(known)])
+    if room := [size >= LINE for turn in turns.values() for size in turn.sizes]:
+        plain = sequence([part for n, part in enumerate(steps) if n not in turns])
+        for turn in turns.values():
+            plain = turn.taken_out(plain)
+        body = tirx.IfThenElse(tirx.all(*room), body, renamed(plain))
+    if tests := [test for square in known for test in square.tests]:
+        body = tirx.IfThenElse(tirx.all(*tests), body, None)
+    return sequence([*places, loops.without_signs(body)])
+
+
+class _Loops:
+    """The loops around a statement.
+
+    Args:
+        naturals: the variables that are never negative.
+    """
+
+    def __init__(self, naturals: Sequence[tirx.Var]) -> None:
+        self._naturals = naturals
+        self._ranges = sym.Analyzer()
+        self._extents: dict[ir.Expr, ir.Expr] = {}
+
+    def enter(self, loop: tirx.For) -> None:
+        """Take the statement in the loop."""
+        self._ranges.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+        if is_number(loop.min, 0):
+            self._extents[loop.loop_var] = loop.extent
+
+    def is_same(self, left: ir.Expr | None, right: ir.Expr | None) -> bool:
+        """Whether two numbers are the same at each step; None is the same as itself."""
+        if left is None or right is None:
+            return left is right
+        # TVM does not see that a step is its own remainder where a call tells how many there are.
+        rest = tvm_ffi.structural_map(left - right, (tirx.FloorMod, self._without_remainder))
+        return bool(self._ranges.can_prove_equal(rest, 0))
+
+    def without_signs(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """The statement with divisions that do not ask for signs, where they need not.
+
+        LLVM takes seconds for the others where a call tells all sizes.
+        """
+
+        def division(node: tirx.FloorDiv | tirx.FloorMod) -> ir.Expr:
+            if not is_natural(node, self._naturals):
+                return node
+            kind = tirx.Div if isinstance(node, tirx.FloorDiv) else tirx.Mod
+            return kind(node.a, node.b)
+
+        return tvm_ffi.structural_map(stmt, [(tirx.FloorDiv, division), (tirx.FloorMod, division)])
+
+    def _without_remainder(self, node: tirx.FloorMod) -> ir.Expr:
+        extent = self._extents.get(node.a)
+        is_step = extent is not None and tvm_ffi.structural_equal(node.b, extent)
+        return node.a if is_step else node
 
 
 @dataclass(frozen=True)
@@ -163,11 +238,6 @@ class _Square:
         inner = outer.body if isinstance(outer, tirx.For) else None
         if not isinstance(inner, tirx.For):
             return None
-        for loop in (outer, inner):
-            extent = loop.extent
-            is_side = isinstance(extent, tirx.IntImm) and int(extent) == LINE
-            if not is_side or loop.kind != tirx.ForKind.SERIAL or loop.step is not None:
-                return None
         store, tests = inner.body, []
         if isinstance(store, tirx.IfThenElse) and store.else_case is None:
             store, tests = store.then_case, conjuncts(store.condition)
@@ -175,15 +245,22 @@ class _Square:
             return None
         if any(load.source.same_as(store.buffer) for load in nodes(store.value, ir.TensorLoad)):
             return None
+        for loop in (outer, inner):
+            if loop.kind != tirx.ForKind.SERIAL or loop.step is not None:
+                return None
+            if is_number(loop.extent, LINE):
+                continue
+            if (rest := _rest(loop.extent)) is None:
+                return None
+            tests.append(tirx.LT(loop.loop_var, rest))
         beyond: dict[tirx.Var, ir.Expr] = {}
         for test in tests:
             used = [loop.loop_var for loop in (outer, inner) if uses(test, loop.loop_var)]
             if not used:
                 continue
-            is_bound = isinstance(test, tirx.LT) and isinstance(test.b, tirx.IntImm)
-            if len(used) > 1 or used[0] in beyond or not is_bound:
+            if len(used) > 1 or used[0] in beyond or not isinstance(test, tirx.LT):
                 return None
-            if not moves_by_one(test.a, used[0]):
+            if uses(test.b, used[0]) or not moves_by_one(test.a, used[0]):
                 return None
             side = tirx.const(LINE, used[0].ty.dtype)
             beyond[used[0]] = at_step(test.a, used[0], side) - test.b
@@ -234,7 +311,16 @@ class _Square:
         zero, kind = tirx.const(0, variable.ty.dtype), tirx.ForKind
         body = tirx.For(lane, zero, width, kind.VECTORIZED, body)
         count = tirx.const(LINE // lanes, variable.ty.dtype)
-        return with_parts(self.outer, tirx.For(vector, zero, count, kind.SERIAL, body))
+        body = tirx.For(vector, zero, count, kind.SERIAL, body)
+        return with_parts(self.outer, body, tirx.const(LINE, variable.ty.dtype))
+
+
+def _rest(extent: ir.Expr) -> ir.Expr | None:
+    """What is left of lines of numbers, if a loop goes as far as that, but not over a square."""
+    if not isinstance(extent, tirx.Max) or not is_number(extent.b, 0):
+        return None
+    steps = extent.a
+    return steps.b if isinstance(steps, tirx.Min) and is_number(steps.a, LINE) else None
 
 
 @dataclass(frozen=True)
@@ -243,12 +329,14 @@ class _Turn:
 
     Attributes:
         square: that.
+        sizes: of what is copied, where a call tells how far away the square's edges are.
     """
 
     square: _Square
+    sizes: tuple[ir.Expr, ...]
 
     @classmethod
-    def of(cls, square: _Square) -> _Turn | None:
+    def of(cls, square: _Square, loops: _Loops) -> _Turn | None:
         """What a step of the square does, if it is that."""
         copy, row, column = square.store, square.outer.loop_var, square.inner.loop_var
         load = copy.value
@@ -256,7 +344,7 @@ class _Turn:
             return None
         simplify = sym.Analyzer().simplify
         *zeros, first, second = map(simplify, copy.indices)
-        lines = [index for index in load.indices[:-1] if uses(index, row)]
+        lines = [n for n, index in enumerate(load.indices[:-1]) if uses(index, row)]
         fits = (
             all(isinstance(index, tirx.IntImm) and int(index) == 0 for index in zeros)
             and first.same_as(column)
@@ -265,13 +353,40 @@ class _Turn:
             and not any(uses(index, column) for index in load.indices[:-1])
             and not uses(load.indices[-1], row)
             and moves_by_one(load.indices[-1], column)
-            and moves_by_one(lines[0], row)
+            and moves_by_one(load.indices[lines[0]], row)
         )
-        return cls(square) if fits else None
+        if not fits:
+            return None
+        sizes = []
+        for axis, variable, beyond in zip((lines[0], -1), (row, column), square.beyond):
+            if beyond is None:
+                continue
+            size = load.source.shape[axis]
+            end = at_step(load.indices[axis], variable, tirx.const(LINE, variable.ty.dtype))
+            if not loops.is_same(end - size, beyond):
+                return None
+            if not isinstance(size, tirx.IntImm):
+                sizes.append(size)
+            elif int(size) < LINE:
+                return None
+        return cls(square, tuple(sizes))
 
-    def fits(self, other: _Square) -> bool:
+    def fits(self, other: _Square, loops: _Loops) -> bool:
         """Whether both go over the same edges: else one would move, and the other would not."""
-        return all(map(_is_same, self.square.beyond, reversed(other.beyond)))
+        return all(map(loops.is_same, self.square.beyond, reversed(other.beyond)))
+
+    def taken_out(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """A statement that reads what is copied in the place of the copy."""
+        copy, row, column = self.square.store, self.square.outer, self.square.inner
+
+        def load(node: ir.TensorLoad) -> ir.TensorLoad:
+            if not node.source.same_as(copy.buffer):
+                return node
+            *_, first, second = node.indices
+            at = at_step(copy.value.indices, column.loop_var, first)
+            return tirx.BufferLoad(copy.value.source, at_step(at, row.loop_var, second))
+
+        return tvm_ffi.structural_map(stmt, (ir.TensorLoad, load))
 
     @property
     def lanes(self) -> int:
@@ -310,12 +425,6 @@ class _Turn:
             number = tirx.reinterpret(f"bfloat16x{size}", line) if is_bfloat16 else line
             done.append(tirx.BufferStore(copy.buffer, number, at))
         return done
-
-
-def _is_same(left: ir.Expr | None, right: ir.Expr | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    return bool(sym.Analyzer().can_prove_equal(left, right))
 
 
 class Values:
