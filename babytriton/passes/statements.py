@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,20 +27,23 @@ def has_addresses(body: tirx.Stmt) -> bool:
 
 
 _UPWARDS = (
-    *(tirx.Add, tirx.Mul, tirx.Min, tirx.Max),
+    *(tirx.Add, tirx.Mul, tirx.Min),
     *(tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod),
 )
 """What gives no negative number of numbers that are none."""
 
 
-def is_natural(expr: ir.Expr, naturals: Sequence[tirx.Var]) -> bool:
-    """Whether an integer is never negative, as these variables are not."""
-    for part in nodes(expr, ir.Expr):
-        is_place = isinstance(part, ir.Var) and any(part.same_as(place) for place in naturals)
-        is_size = isinstance(part, tirx.IntImm) and int(part) >= 0
-        if not (is_place or is_size or isinstance(part, _UPWARDS)):
-            return False
-    return True
+def is_natural(expr: ir.Expr, naturals: Set[tirx.Var]) -> bool:
+    """Whether an integer is surely never negative, as these variables are not."""
+    if isinstance(expr, tirx.IntImm):
+        return int(expr) >= 0
+    if isinstance(expr, ir.Var):
+        return expr in naturals
+    if isinstance(expr, tirx.Cast):
+        return str(expr.ty.dtype).startswith("int") and is_natural(expr.value, naturals)
+    if isinstance(expr, tirx.Max):
+        return is_natural(expr.a, naturals) or is_natural(expr.b, naturals)
+    return isinstance(expr, _UPWARDS) and all(is_natural(x, naturals) for x in (expr.a, expr.b))
 
 
 def is_number(expr: ir.Expr, number: int) -> bool:

@@ -95,7 +95,7 @@ def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     # Where two names may stand for the same memory, any order may matter.
     if func.attrs and func.attrs.get("tirx.noalias", False):
-        body = in_one_pass(in_ranges(_merged(in_registers(body, places))))
+        body = in_one_pass(in_ranges(_merged(in_registers(body))))
         if not is_too_large(func):
             body = in_place(body, list(given))
         body = in_blocks(read_before(side_by_side(body)), long_sums)
@@ -115,14 +115,14 @@ def _long_sums(body: tirx.Stmt) -> tuple[tirx.Stmt, frozenset[tirx.Var]]:
     return plain, frozenset(store.buffer for store in stores)
 
 
-def _places(func: tirx.PrimFunc) -> list[tirx.Var]:
+def _places(func: tirx.PrimFunc) -> set[tirx.Var]:
     """The variables that are never negative: of loops from 0, and sizes."""
     sizes = [n for param in parameters(func) for n in nodes(param.ty.shape, ir.Var)]
     loops = [loop for loop in nodes(func.body, tirx.For) if is_number(loop.min, 0)]
-    return [*sizes, *(loop.loop_var for loop in loops)]
+    return {*sizes, *(loop.loop_var for loop in loops)}
 
 
-def _clamped(node: tirx.Max, places: list[tirx.Var]) -> ir.Expr:
+def _clamped(node: tirx.Max, places: set[tirx.Var]) -> ir.Expr:
     """The first element that is needed, without a bound of 0 where it is no less anyway."""
     return node.b if is_number(node.a, 0) and is_natural(node.b, places) else node
 

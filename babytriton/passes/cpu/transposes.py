@@ -17,7 +17,6 @@ from babytriton.passes.cpu.lanes import moves_by_one
 from babytriton.passes.statements import (
     at_step,
     conjuncts,
-    is_natural,
     is_number,
     renamed,
     sequence,
@@ -125,14 +124,9 @@ def _turned_reads(sch: s_tir.Schedule, info: SBlockInfo, across: int) -> list[tu
     return found
 
 
-def in_registers(stmt: tirx.Stmt, naturals: Sequence[tirx.Var]) -> tirx.Stmt:
-    """The statement with the squares that are turned over in it turned over in vectors.
-
-    Args:
-        stmt: has the squares.
-        naturals: the variables that are never negative.
-    """
-    return _in_registers(stmt, _Loops(naturals))
+def in_registers(stmt: tirx.Stmt) -> tirx.Stmt:
+    """The statement with the squares that are turned over in it turned over in vectors."""
+    return _in_registers(stmt, _Loops())
 
 
 def _in_registers(stmt: tirx.Stmt, loops: _Loops) -> tirx.Stmt:
@@ -164,18 +158,13 @@ def _in_registers(stmt: tirx.Stmt, loops: _Loops) -> tirx.Stmt:
         body = tirx.IfThenElse(tirx.all(*room), body, renamed(plain))
     if tests := [test for square in known for test in square.tests]:
         body = tirx.IfThenElse(tirx.all(*tests), body, None)
-    return sequence([*places, loops.without_signs(body)])
+    return sequence([*places, body])
 
 
 class _Loops:
-    """The loops around a statement.
+    """The loops around a statement."""
 
-    Args:
-        naturals: the variables that are never negative.
-    """
-
-    def __init__(self, naturals: Sequence[tirx.Var]) -> None:
-        self._naturals = naturals
+    def __init__(self) -> None:
         self._ranges = sym.Analyzer()
         self._extents: dict[ir.Expr, ir.Expr] = {}
 
@@ -192,20 +181,6 @@ class _Loops:
         # TVM does not see that a step is its own remainder where a call tells how many there are.
         rest = tvm_ffi.structural_map(left - right, (tirx.FloorMod, self._without_remainder))
         return bool(self._ranges.can_prove_equal(rest, 0))
-
-    def without_signs(self, stmt: tirx.Stmt) -> tirx.Stmt:
-        """The statement with divisions that do not ask for signs, where they need not.
-
-        LLVM takes seconds for the others where a call tells all sizes.
-        """
-
-        def division(node: tirx.FloorDiv | tirx.FloorMod) -> ir.Expr:
-            if not is_natural(node, self._naturals):
-                return node
-            kind = tirx.Div if isinstance(node, tirx.FloorDiv) else tirx.Mod
-            return kind(node.a, node.b)
-
-        return tvm_ffi.structural_map(stmt, [(tirx.FloorDiv, division), (tirx.FloorMod, division)])
 
     def _without_remainder(self, node: tirx.FloorMod) -> ir.Expr:
         extent = self._extents.get(node.a)
