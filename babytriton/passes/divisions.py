@@ -48,7 +48,7 @@ def _naturals(body: tirx.Stmt) -> set[tirx.Var]:
     buffers = [
         node.buffer for kind in (tirx.DeclBuffer, tirx.AllocBuffer) for node in nodes(body, kind)
     ]
-    found = set(nodes([buffer.shape for buffer in buffers], ir.Var))
+    found = {size for buffer in buffers for extent in buffer.shape for size in _sizes(extent)}
     for axis in nodes(body, tirx.AttrStmt):
         if axis.attr_key == "thread_extent":
             found.add(axis.node.var)
@@ -59,3 +59,10 @@ def _naturals(body: tirx.Stmt) -> set[tirx.Var]:
         if is_natural(name.value, found):
             found.add(name.var)
     return found
+
+
+def _sizes(extent: ir.Expr) -> list[tirx.Var]:
+    """The sizes that an extent is a product of; none where it is more than that."""
+    parts = nodes(extent, ir.Expr)
+    is_product = all(isinstance(part, (tirx.Mul, ir.Var, tirx.IntImm)) for part in parts)
+    return [part for part in parts if isinstance(part, ir.Var)] if is_product else []
