@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import IRModule, ir, sym, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.intrinsics import function_name
+from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import is_number
 
 
@@ -18,9 +18,11 @@ def as_they_stand(mod: IRModule) -> IRModule:
     Of a division within another, TVM's ``IterMapSimplify`` loses the remainder of what is added
     below: of ``((i + 1) // 2 + 1) % 8`` it makes ``(i + 2) % 16 // 2``; and of ``(7 - i) % 4`` it
     makes ``-i % 4``. Through a bitwise operation, which code generators drop, it does not see.
+    Of a cast to a narrower type it takes what is within bounds for what there is, though integers
+    wrap: of a number of steps that a call tells, none would be negative in 8 bits.
     """
     functions = {
-        var: _changed(func) if isinstance(func, tirx.PrimFunc) else func
+        var: _changed(_wrapping(func)) if isinstance(func, tirx.PrimFunc) else func
         for var, func in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -31,6 +33,36 @@ def _changed(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     body = tvm_ffi.structural_map(func.body, [(ir.TensorLoad, _load), (tirx.BufferStore, _store)])
     return func.with_body(body)
+
+
+def _wrapping(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with casts that may wrap where TVM does not look into them."""
+    analyzer = sym.Analyzer()
+    for var, (extent, *others) in _ranges(func).items():
+        if not others:
+            analyzer.bind(var, extent)
+
+    def hidden(cast: tirx.Cast) -> ir.Expr:
+        value = cast.value
+        limits = _LIMITS.get(dtype_of(cast))
+        if limits is None or dtype_of(value) not in _LIMITS:
+            return cast
+        least, greatest = limits
+        bound = analyzer.const_int_bound(value)
+        fits = least <= bound.min_value and bound.max_value <= greatest
+        is_any = bound.min_value <= least and greatest <= bound.max_value
+        if fits or is_any:
+            return cast
+        return tirx.bitwise_xor(cast, tirx.const(0, cast.ty.dtype))
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, hidden)))
+
+
+_LIMITS = {
+    **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+"""The least and the greatest integer of each dtype."""
 
 
 def _load(load: ir.TensorLoad) -> ir.TensorLoad:
@@ -143,8 +175,11 @@ def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _ranges(func: tirx.PrimFunc) -> dict[tirx.Var, list[ir.Range]]:
-    """How far loops and threads go, by their variables."""
+    """How far loops, axes of blocks and threads go, by their variables."""
     found: dict[tirx.Var, list[ir.Range]] = {}
+    for block in nodes(func.body, s_tir.SBlock):
+        for axis in block.iter_vars:
+            found.setdefault(axis.var, []).append(axis.dom)
     for loop in nodes(func.body, tirx.For):
         own = ir.Range.from_min_extent(loop.min, loop.extent)
         found.setdefault(loop.loop_var, []).append(own)

@@ -25,8 +25,9 @@ _KINDS_OF_TVM = {"of_integer": 1, "of_float": 3, "of_tensor": 7}
 
 # Python's interface for built-in functions with arguments by position: of the object that they are
 # methods of, an array of arguments, and their number. The object is a tuple here, and its first
-# item bytes: the kernel's handle, and a kind for each argument. TVM's kernels take a
-# {kind, padding, value} for each. Of torch's tensors, DLPack's table of functions gives a view.
+# item bytes: the kernel's handle, how many arguments it takes, and a kind for each. TVM's kernels
+# take a {kind, padding, value} for each. Of torch's tensors, DLPack's table of functions gives a
+# view.
 _CODE = """
 %value = type {{ i32, i32, i64 }}
 %tensor = type {{ ptr, i32, i32, i32, i32, ptr, ptr, i64 }}
@@ -35,14 +36,22 @@ define ptr @call(ptr %self, ptr %arguments, i64 %count) {{
   %bytes = call ptr inttoptr (i64 {tuple_item} to ptr)(ptr %self, i64 0)
   %known = call ptr inttoptr (i64 {bytes_content} to ptr)(ptr %bytes)
   %kernel = load ptr, ptr %known
-  %kinds = getelementptr i8, ptr %known, i64 8
+  %kinds = getelementptr i8, ptr %known, i64 16
+  %expected_place = getelementptr i8, ptr %known, i64 8
+  %expected = load i64, ptr %expected_place
+  %is_expected = icmp eq i64 %count, %expected
+  br i1 %is_expected, label %begin, label %miscounted
+miscounted:
+  %ignored = call i32 inttoptr (i64 {bad_argument} to ptr)()
+  ret ptr null
+begin:
   %values = alloca %value, i64 %count
   %tensors = alloca %tensor, i64 %count
   %result = alloca %value
   store %value zeroinitializer, ptr %result
   br label %next
 next:
-  %n = phi i64 [ 0, %0 ], [ %following, %stored ]
+  %n = phi i64 [ 0, %begin ], [ %following, %stored ]
   %is_argument = icmp ult i64 %n, %count
   br i1 %is_argument, label %argument, label %launch
 argument:
@@ -169,7 +178,7 @@ def builtin(kernel: Any, kinds: Sequence[Kind]) -> Any:
     code = _code()
     if code is None:
         return kernel
-    known = struct.pack("q", kernel.__chandle__()) + bytes(kinds)
+    known = struct.pack("qq", kernel.__chandle__(), len(kinds)) + bytes(kinds)
     # What the function is of keeps the kernel alive, and the code.
     return _make(ctypes.addressof(code.method), (known, kernel, code.raises, code), None)
 
@@ -184,8 +193,12 @@ _content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 @cache
 def _code() -> _Code | None:
-    """None where torch has no such view of a tensor."""
+    """None where torch has no such view of a tensor, or TVM no such function."""
     view = _view()
+    try:
+        call = address(library(tvm_ffi, "libtvm_ffi.so"), "TVMFFIFunctionCall")
+    except (OSError, AttributeError):
+        return None
     if view is None:
         return None
     python = ctypes.pythonapi
@@ -195,12 +208,13 @@ def _code() -> _Code | None:
         "as_double": address(python, "PyFloat_AsDouble"),
         "as_integer": address(python, "PyLong_AsLongLong"),
         "problem": address(python, "PyErr_Occurred"),
+        "bad_argument": address(python, "PyErr_BadArgument"),
         "let_others_run": address(python, "PyEval_SaveThread"),
         "run_again": address(python, "PyEval_RestoreThread"),
         "call_object": address(python, "PyObject_CallObject"),
         "keep": address(python, "Py_IncRef"),
         "none": id(None),
-        "call": address(library(tvm_ffi, "libtvm_ffi.so"), "TVMFFIFunctionCall"),
+        "call": call,
         "view": view,
     }
     kinds = {kind.name.lower(): int(kind) for kind in Kind}

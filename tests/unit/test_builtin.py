@@ -61,6 +61,14 @@ def test_arguments_of_other_kinds(kind):
     assert not calls
 
 
+@pytest.mark.parametrize("args", [(), (1.0,), (1.0, 2, 3)])
+def test_other_numbers_of_arguments(args):
+    call, calls = recorder(Kind.FLOAT, Kind.INTEGER)
+    with pytest.raises(TypeError):
+        call(*args)
+    assert not calls
+
+
 def test_nothing_is_kept_but_the_kernel():
     class Owner:
         pass

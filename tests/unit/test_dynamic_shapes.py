@@ -18,6 +18,7 @@ import babytriton as bt
 from babytriton.frontend.signature import FloatSpec
 from tests.conformance import gpu
 from tests.emulator import emulator
+from tests.unit import wrapping
 
 needs_gpu = pytest.mark.skipif(
     emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
@@ -534,3 +535,11 @@ def test_another_shape_is_read_in_one_piece() -> None:
     assert "x[ax0_fused, T.int64(0), ax1_fused]" in kernel
     x = torch.rand(5, 7, 3)
     torch.testing.assert_close(bt.jit("cpu", dynamic=True)(flattened)(x), flattened(x))
+
+
+@pytest.mark.parametrize("fn", wrapping.FUNCTIONS)
+def test_integers_that_wrap(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    jitted = bt.jit("cpu", dynamic=True)(fn)
+    for n in (300, 70, 7):
+        x = torch.zeros(n)
+        assert torch.equal(jitted(x), fn(x))

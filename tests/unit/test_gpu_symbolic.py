@@ -15,6 +15,7 @@ import babytriton as bt
 from babytriton.runtime import cuda
 from tests.conformance import gpu
 from tests.emulator import emulator
+from tests.unit import wrapping
 from tests.unit.test_gpu_programs import along_columns, check, columns, losses, turned
 
 pytestmark = pytest.mark.skipif(
@@ -408,3 +409,11 @@ def test_halves_of_any_batch_are_turned_in_words() -> None:
     assert "*(half2*)(x_tile" in own.source()
     for n in (2, 7, 31):
         check(turned_in_pairs, torch.randn(n, 66, 100).half(), program=own)
+
+
+@pytest.mark.parametrize("fn", wrapping.FUNCTIONS)
+def test_integers_that_wrap(fn: Callable[..., torch.Tensor]) -> None:
+    compiled = program(fn, torch.zeros(300))
+    for n in (300, 70, 7):
+        x = torch.zeros(n)
+        assert torch.equal(gpu.call(compiled, (x,)), fn(x))

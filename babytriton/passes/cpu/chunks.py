@@ -40,7 +40,8 @@ def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     chunks, rest = simplify(loop.extent // size), simplify(loop.extent % size)
     if loop.kind not in kinds or loop.annotations or is_number(chunks, 0):
         return loop
-    if nodes(loop.extent, tirx.Min):  # A piece of a loop, which may be shorter than a chunk.
+    # A piece of a loop may be shorter than a chunk, and what is left of one less than nothing.
+    if nodes(loop.extent, tirx.Min):
         return loop
     if not _innermost(store.value) or not vectorizes(loop) or _is_better_whole(store):
         return loop

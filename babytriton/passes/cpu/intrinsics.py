@@ -46,7 +46,10 @@ def _remainder(node: tirx.Mod) -> ir.Expr:
 
 
 def _distribution(node: tirx.Mul) -> ir.Expr:
-    """Half of 1 + erf(x / sqrt(2)), of float32, as the one function it is."""
+    """Half of 1 + erf(x / sqrt(2)), of float32, as the one function it is: of a name of CUDA's.
+
+    `vector_math.py` has a formula for it, and the sum where that cannot be.
+    """
     for half, whole in ((node.a, node.b), (node.b, node.a)):
         if not is_constant(half, 0.5) or not isinstance(whole, tirx.Add):
             continue
