@@ -17,7 +17,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.extents import has_at_most
+from babytriton.passes.factors import has_at_most
 from babytriton.passes.unchecked_schedules import schedule_of
 
 # A value that is read more than once is computed again at each read while that adds at most so

@@ -2,7 +2,8 @@
 
 TVM's divisions round down, and processors' towards zero. Whether that is the same TVM asks at such
 length that a few divisions within others, by sizes that a call tells, took it minutes; and where it
-finds no answer, it adds instructions to every division. Indices tell by their form.
+finds no answer, it adds instructions to every division. Here it is told by form: by what is made of
+sizes and steps. Casts that may wrap are hidden by then (`indices.py`).
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise, product
 
 from tvm import ir, relax, te, tirx, topi
 from tvm.relax import BlockBuilder
 
 from babytriton.ops.functions import INJECTIVE
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.extents import are_as_many
+from babytriton.passes.factors import are_as_many
 
 
 def _reshape(builder: BlockBuilder, call: ir.Call) -> relax.Expr:
@@ -42,29 +43,27 @@ def _reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
 
 def _groups(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[range, range]]:
     """Axes of two shapes of one tensor that hold as many elements, as few together as can be."""
-    first = _from_left(old, new)
-    i, j = map(sum, zip((0, 0), *first))
-    last = _from_left(old[i:][::-1], new[j:][::-1])[::-1]
-    n, m = map(sum, zip((0, 0), *last))
-    # Torch has checked that as many are between those, in ways that may not show here.
-    between = (
-        [] if (i + n, j + m) == (len(old), len(new)) else [(len(old) - n - i, len(new) - m - j)]
-    )
-    found: list[tuple[range, range]] = []
-    i = j = 0
-    for n, m in (*first, *between, *last):
-        found.append((range(i, i + n), range(j, j + m)))
-        i, j = i + n, j + m
-    return found
+    cuts = _cuts(old, new)
+    i, j = cuts[-1]
+    # Torch has checked that as many are between the last two cuts, in ways that may not show here.
+    from_right = _cuts(old[i:][::-1], new[j:][::-1])
+    cuts += [(len(old) - n, len(new) - m) for n, m in reversed(from_right)]
+    return [
+        (range(n, end), range(m, other_end))
+        for (n, m), (end, other_end) in pairwise(cuts)
+        if (n, m) != (end, other_end)
+    ]
 
 
-def _from_left(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[int, int]]:
-    """Numbers of axes that surely hold as many elements, one behind the other from the first on."""
-    ends = [(n, m) for n in range(len(old) + 1) for m in range(len(new) + 1)][1:]
+def _cuts(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[int, int]]:
+    """Numbers of axes, from the first on, up to which both shapes surely hold as many elements."""
+    cuts = [(0, 0)]
+    ends = product(range(len(old) + 1), range(len(new) + 1))
     for n, m in sorted(ends, key=sum):
-        if are_as_many(old[:n], new[:m]):
-            return [(n, m), *_from_left(old[n:], new[m:])]
-    return []
+        i, j = cuts[-1]
+        if (n, m) != (i, j) and n >= i and m >= j and are_as_many(old[i:n], new[j:m]):
+            cuts.append((n, m))
+    return cuts
 
 
 def _places(sizes: list[ir.Expr], new: list[tuple[ir.Expr, ir.Expr]]) -> list[ir.Expr]:

@@ -7,6 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -40,7 +41,9 @@ def is_natural(expr: ir.Expr, naturals: Set[tirx.Var]) -> bool:
     if isinstance(expr, ir.Var):
         return expr in naturals
     if isinstance(expr, tirx.Cast):
-        return str(expr.ty.dtype).startswith("int") and is_natural(expr.value, naturals)
+        narrow, wide = tvm.DataType(str(expr.value.ty.dtype)), tvm.DataType(str(expr.ty.dtype))
+        is_kept = narrow.type_code == wide.type_code and narrow.bits <= wide.bits
+        return is_kept and is_natural(expr.value, naturals)
     if isinstance(expr, tirx.Max):
         return is_natural(expr.a, naturals) or is_natural(expr.b, naturals)
     return isinstance(expr, _UPWARDS) and all(is_natural(x, naturals) for x in (expr.a, expr.b))

@@ -29,6 +29,8 @@ _ALLOCATE: dict[str, _Allocate] = {
     "cuda": guards._empty_strided_cuda,  # type: ignore[attr-defined]
 }
 
+_NOTHING: Mapping[str, Any] = {}
+
 LARGE = 16 << 20
 """Bytes. Fresh memory of this size costs more than a kernel takes to fill it: the virtual machine,
 which keeps memory for its next call, serves a program that writes as much better."""
@@ -59,6 +61,8 @@ class DirectLauncher:
         self._formats = {program.results[n]: format for n, format in formats.items()}
         self._device, self._is_on_gpu = device, device.type == "cuda"
         self._is_never_large = large is None
+        self._of_any: dict[str, Any] = {}
+        """The kernels, of whatever tensors tvm-ffi takes."""
         self._globals: dict[str, Any] = {
             "allocate": _ALLOCATE[device.type],
             "large": large,
@@ -67,11 +71,9 @@ class DirectLauncher:
         }
         for step in program.steps:
             if isinstance(step, Launch):
-                plain = kernel(step.kernel)
-                self._globals[f"plain_{step.kernel}"] = plain
-                self._globals[f"kernel_{step.kernel}"] = (
-                    plain if self._is_on_gpu else builtin(plain, step.kinds)
-                )
+                name, found = f"kernel_{step.kernel}", kernel(step.kernel)
+                self._of_any[name] = found
+                self._globals[name] = found if self._is_on_gpu else builtin(found, step.kinds)
         for output in program.allocations:
             self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
         for name, tensor in program.constants:
@@ -161,12 +163,16 @@ class DirectLauncher:
         ]
         names = [*program.parameters, *(f"place{i}" for i in range(len(program.results)))]
         return self._defined(
-            names, [*copies, *self._steps(ours, are_torchs=False), *others, "return"]
+            names, [*copies, *self._steps(ours, are_torchs=False), *others, "return"], self._of_any
         )
 
-    def _defined(self, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
+    def _defined(
+        self, arguments: Sequence[str], lines: Sequence[str], others: Mapping[str, Any] = _NOTHING
+    ) -> Callable[..., Any]:
+        """A function of some lines, to which others stand for some of what is known."""
         found: dict[str, Any] = {}
-        exec("\n    ".join([f"def run({', '.join(arguments)}):", *lines]), self._globals, found)
+        known = {**self._globals, **others} if others else self._globals
+        exec("\n    ".join([f"def run({', '.join(arguments)}):", *lines]), known, found)
         return on_device(self._device, found["run"])
 
     @property
@@ -207,8 +213,7 @@ class DirectLauncher:
                 arguments = [*step.arguments, *step.written]
                 if are_torchs and self._is_on_gpu:
                     arguments = _by_address(arguments, step.kinds)
-                function = f"{'kernel' if are_torchs else 'plain'}_{step.kernel}"
-                yield f"{function}({', '.join(arguments)})"
+                yield f"kernel_{step.kernel}({', '.join(arguments)})"
             else:
                 results = f"{_list(step.written)} = " if step.written else ""
                 yield f"{results}call_{step.function}({_list(step.arguments)})"

@@ -34,16 +34,15 @@ def in_chunks(stmt: tirx.Stmt) -> tirx.Stmt:
 
 def _by_chunks(loop: tirx.For, store: tirx.BufferStore) -> tirx.Stmt:
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    dtype = loop.loop_var.ty.dtype
-    zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
-    simplify = sym.Analyzer().simplify
-    chunks, rest = simplify(loop.extent // size), simplify(loop.extent % size)
-    if loop.kind not in kinds or loop.annotations or is_number(chunks, 0):
-        return loop
     # A piece of a loop may be shorter than a chunk, and what is left of one less than nothing.
-    if nodes(loop.extent, tirx.Min):
+    if loop.kind not in kinds or loop.annotations or nodes(loop.extent, tirx.Min):
         return loop
     if not _innermost(store.value) or not vectorizes(loop) or _is_better_whole(store):
+        return loop
+    dtype, simplify = loop.loop_var.ty.dtype, sym.Analyzer().simplify
+    zero, size = tirx.const(0, dtype), tirx.const(CHUNK, dtype)
+    chunks, rest = simplify(loop.extent // size), simplify(loop.extent % size)
+    if is_number(chunks, 0):
         return loop
     chunk, place = tirx.Var("chunk", dtype), tirx.Var(loop.loop_var.name, dtype)
     at = at_step(store, loop.loop_var, loop.min + chunk * size + place)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from babytriton.passes.extents import Extents, are_as_many, quotient
+from babytriton.passes.factors import Extents, are_as_many, quotient
 
 
 def in_one_piece(buffer: tirx.Var, indices: list[ir.Expr]) -> list[ir.Expr]:
