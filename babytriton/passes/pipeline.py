@@ -30,6 +30,7 @@ from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
 from babytriton.passes.cpu.loops import plain_loops
 from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
+from babytriton.passes.cpu.prefetching import next_rows_fetched
 from babytriton.passes.cpu.products import fused_multiply_adds
 from babytriton.passes.cpu.remainders import own_remainders
 from babytriton.passes.cpu.roundings import rounded_products
@@ -110,7 +111,7 @@ rather than that others write it to memory: on the CPU no functions of math."""
 FINISH = {
     "cpu": (
         *(precise_math_on_cpu, without_needless_roundings),
-        *(any_address, plain_loops, past_caches),
+        *(any_address, plain_loops, past_caches, next_rows_fetched),
         *(fused_multiply_adds, rounded_products),
     ),
     "cuda": (
