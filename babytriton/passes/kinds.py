@@ -8,22 +8,10 @@ from functools import cache, partial
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 
+from babytriton.passes.backends import Backend
 from babytriton.passes.contractions import is_product
-from babytriton.passes.cpu.elementwise import Elementwise as ElementwiseOnCpu
-from babytriton.passes.cpu.reduction import Reduction as ReductionOnCpu
-from babytriton.passes.cpu.rows_and_columns import RowsAndColumns as RowsAndColumnsOnCpu
-from babytriton.passes.cpu.rowwise import SMALL
-from babytriton.passes.cpu.rowwise import Rowwise as RowwiseOnCpu
-from babytriton.passes.devices import PORTABLE
 from babytriton.passes.fits import Fits
 from babytriton.passes.fusion import Kind
-from babytriton.passes.gpu.columns import Columns as ColumnsOnGpu
-from babytriton.passes.gpu.elementwise import Elementwise as ElementwiseOnGpu
-from babytriton.passes.gpu.rows_and_columns import RowsAndColumns as RowsAndColumnsOnGpu
-from babytriton.passes.gpu.rowwise import Rowwise as RowwiseOnGpu
-from babytriton.passes.gpu.rowwise import RowwiseTogether
-from babytriton.passes.gpu.scan import Scan as ScanOnGpu
-from babytriton.passes.gpu.short_columns import ShortColumns as ShortColumnsOnGpu
 from babytriton.passes.inlining import inlined
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.reshapes import without_reshapes
@@ -38,72 +26,33 @@ from babytriton.passes.rows import (
 from babytriton.passes.rows_and_columns import rows_and_columns
 from babytriton.passes.scans import as_points, is_scan
 
-ROWS = {
-    "cpu": (RowwiseOnCpu(), SMALL),
-    "cuda": (RowwiseOnGpu(), 0),
-    **dict.fromkeys(PORTABLE, (RowwiseOnGpu(), 0)),
-}
-"""The rule of each kind of target that takes kernels of rows; and how large a computation on the
-rows' results may be for it to take that too."""
 
-TOGETHER = {
-    "cpu": RowwiseOnCpu(),
-    "cuda": RowwiseTogether(),
-    **dict.fromkeys(PORTABLE, RowwiseTogether()),
-}
-"""The rule of each kind of target that takes several kernels of the same rows as one."""
-
-POINTS = {
-    "cpu": ElementwiseOnCpu(),
-    "cuda": ElementwiseOnGpu(),
-    **dict.fromkeys(PORTABLE, ElementwiseOnGpu()),
-}
-"""The rule of each kind of target that takes elementwise kernels."""
-
-SHORT_COLUMNS = {"cuda": (ShortColumnsOnGpu(),)}
-"""The rule of a kind of target that takes kernels which go along short columns more than once."""
-
-SCANS = {"cuda": (ScanOnGpu(),)}
-"""The rule of a kind of target that takes running sums with what comes before and after them."""
-
-ROWS_AND_COLUMNS = {"cpu": (RowsAndColumnsOnCpu(),), "cuda": (RowsAndColumnsOnGpu(),)}
-"""The rule of a kind of target that takes kernels which go along rows and reduce their columns."""
-
-COLUMNS = {"cpu": (ReductionOnCpu(),), "cuda": (ColumnsOnGpu(),)}
-"""The rule of a kind of target that takes kernels which reduce several columns side by side."""
-
-LITTLE = {"cpu": 0, "cuda": 1 << 14, **dict.fromkeys(PORTABLE, 1 << 14)}
-"""How many numbers kernels of each kind of target read in less time than it takes to launch one."""
-
-
-def kinds_of(name: str, fits: Fits) -> tuple[Kind, ...]:
+def kinds_of(backend: Backend, fits: Fits) -> tuple[Kind, ...]:
     """The kinds of work for a kind of target, those first that are looked for first.
 
     Args:
-        name: of the kind of target.
-        fits: tells which rules take kernels there.
+        backend: has the rules that take kernels of each kind.
+        fits: tells whether they do there.
     """
-    rows, small = ROWS[name]
-    work = _Work(small)
+    work = _Work(backend.small)
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
         return fits.rule_of(kernel, (rule,)) is not None
 
-    def by(rule: ScheduleRule) -> Callable[[tirx.PrimFunc], bool]:
-        return partial(accepts, rule)
+    def kind(
+        is_one: Callable[[_Blocks], bool], rule: ScheduleRule | None, beside: bool = False
+    ) -> tuple[Kind, ...]:
+        return () if rule is None else (Kind(is_one, partial(accepts, rule), beside),)
 
     return (
-        Kind(ends_in_box, by(POINTS[name])),
-        *(Kind(work.is_down_columns, by(rule)) for rule in SHORT_COLUMNS.get(name, ())),
-        Kind(work.is_on_rows, by(rows)),
-        Kind(work.is_beside_on_rows, by(TOGETHER[name]), True),
-        *(Kind(work.is_around_scan, by(rule)) for rule in SCANS.get(name, ())),
-        Kind(work.is_on_points, by(POINTS[name]), True),
-        *(
-            Kind(work.is_on_rows_and_columns, by(rule), True)
-            for rule in ROWS_AND_COLUMNS.get(name, ())
-        ),
-        *(Kind(work.is_on_columns, by(rule), True) for rule in COLUMNS.get(name, ())),
+        *kind(ends_in_box, backend.points),
+        *kind(work.is_down_columns, backend.short_columns),
+        *kind(work.is_on_rows, backend.rows),
+        *kind(work.is_beside_on_rows, backend.together, True),
+        *kind(work.is_around_scan, backend.scans),
+        *kind(work.is_on_points, backend.points, True),
+        *kind(work.is_on_rows_and_columns, backend.rows_and_columns, True),
+        *kind(work.is_on_columns, backend.columns, True),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import tvm
@@ -14,10 +14,8 @@ from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipelin
 
 from babytriton.passes import (
     constants,
-    cpu,
     devices,
     forms,
-    gpu,
     indices,
     items,
     launch_names,
@@ -26,38 +24,25 @@ from babytriton.passes import (
     updates,
 )
 from babytriton.passes.addresses import by_address
+from babytriton.passes.backends import Backend
 from babytriton.passes.cpu import vector_math
-from babytriton.passes.cpu.intrinsics import precise_math as precise_math_on_cpu
-from babytriton.passes.cpu.loops import plain_loops
-from babytriton.passes.cpu.memory import any_address, in_vectors, on_the_stack
-from babytriton.passes.cpu.prefetching import next_rows_fetched
-from babytriton.passes.cpu.products import fused_multiply_adds
+from babytriton.passes.cpu.backend import BACKEND
+from babytriton.passes.cpu.memory import in_vectors, on_the_stack
 from babytriton.passes.cpu.remainders import own_remainders
-from babytriton.passes.cpu.roundings import rounded_products
-from babytriton.passes.cpu.streaming import past_caches, store_past_caches
+from babytriton.passes.cpu.streaming import store_past_caches
 from babytriton.passes.cpu.work import tell_work
 from babytriton.passes.cpu.zeros import define_zeros
 from babytriton.passes.divisions import towards_zero
 from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
-from babytriton.passes.gpu.intrinsics import precise_math as precise_math_on_gpu
 from babytriton.passes.gpu.memory import from_torch
-from babytriton.passes.gpu.order_keys import order_keys_by_name
 from babytriton.passes.gpu.parameters import in_order, names_of_parameters
-from babytriton.passes.gpu.portable import (
-    math_for,
-    with_short_vectors,
-    without_unrolling,
-    without_vectors,
-)
-from babytriton.passes.gpu.tensor_cores import TensorCores
-from babytriton.passes.gpu.values import named_values, users_values
+from babytriton.passes.gpu.values import named_values
 from babytriton.passes.gpu.writing import without_mentions
-from babytriton.passes.kinds import LITTLE, kinds_of
+from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
-from babytriton.passes.needless_roundings import without_needless_roundings
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
@@ -96,36 +81,6 @@ GROUP = (
 
 MERGE = (relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
 """One TensorIR function for each group."""
-
-RULES = {
-    "cpu": cpu.RULES,
-    "cuda": gpu.RULES,
-    **dict.fromkeys(devices.PORTABLE, gpu.PORTABLE_RULES),
-}
-"""The schedule rules of each kind of target, tried in order."""
-
-CHEAP = {"cpu": 64, "cuda": 512, **dict.fromkeys(devices.PORTABLE, 512)}
-"""How much kernels of each kind of target compute again, in nodes of expressions for a number,
-rather than that others write it to memory: on the CPU no functions of math."""
-
-FINISH = {
-    "cpu": (
-        *(precise_math_on_cpu, without_needless_roundings),
-        *(any_address, plain_loops, past_caches, next_rows_fetched),
-        *(fused_multiply_adds, rounded_products),
-    ),
-    "cuda": (
-        *(users_values, order_keys_by_name),
-        *(precise_math_on_gpu, without_needless_roundings),
-    ),
-    "metal": (math_for("metal"), with_short_vectors),
-    "opencl": (math_for("opencl"),),
-    "webgpu": (math_for("webgpu"), without_vectors),
-    "rocm": (math_for("rocm"), without_unrolling),
-}
-"""What each kind of target does with scheduled kernels: math functions as precise as torch's, and
-on the CPU parameters at any address."""
-
 
 LOWERING = "babytriton"
 """The name TVM knows its own lowering of scheduled kernels by, with our math and memory."""
@@ -185,12 +140,13 @@ def fuse(
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
     fits = Fits(device)
-    kinds = kinds_of(kind, fits)
-    mod = fuse_kernels(mod, kinds, LITTLE[kind])
+    backend = backend_of(kind)
+    kinds = kinds_of(backend, fits)
+    mod = fuse_kernels(mod, kinds, backend.little)
     divided = summed_by_rows(mod)
-    mod = mod if divided is mod else fuse_kernels(divided, kinds, LITTLE[kind])
+    mod = mod if divided is mod else fuse_kernels(divided, kinds, backend.little)
     rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
-    mod = recomputed(mod, rule_of, CHEAP[kind])
+    mod = recomputed(mod, rule_of, backend.cheap)
     mod = names.with_results(mod, returned)
     mod = names.named(results_as_arguments(mod, results))
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
@@ -242,15 +198,27 @@ def _of_each_target(
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
+@cache
+def backend_of(kind: str) -> Backend:
+    """What is done for a kind of target alone."""
+    if kind == "cpu":
+        return BACKEND
+    # Those of GPUs take a tenth of the time that it takes to import this package.
+    from babytriton.passes.gpu.backend import BACKENDS
+
+    return BACKENDS[kind]
+
+
 def rules_of(kind: str, target: Target) -> tuple[ScheduleRule, ...]:
     """The schedule rules for a kind of target's kernels, in a program that is for another one."""
-    if kind != "cuda" or target.products == "torch":
-        return RULES[kind]
-    return (TensorCores(float32=target.products == "tf32"), *RULES[kind])
+    backend = backend_of(kind)
+    if backend.tensor_cores is None or target.products == "torch":
+        return backend.rules
+    return (backend.tensor_cores(target.products == "tf32"), *backend.rules)
 
 
 def finish(mod: IRModule, kind: str) -> IRModule:
     """Scheduled kernels, however they were scheduled -> what is lowered for a kind of target."""
-    for step in FINISH[kind]:
+    for step in backend_of(kind).finish:
         mod = step(mod)
     return mod

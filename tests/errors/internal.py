@@ -12,8 +12,8 @@ def f(x):
 
 
 def run():
-    rules, pipeline.RULES = pipeline.RULES, {}
+    backend_of, pipeline.backend_of = pipeline.backend_of, {}.__getitem__
     try:
         f(torch.ones(3))
     finally:
-        pipeline.RULES = rules
+        pipeline.backend_of = backend_of

@@ -10,8 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
-from babytriton.passes import cpu, gpu
-from babytriton.passes.pipeline import LOWERING, finish
+from babytriton.passes.pipeline import LOWERING, backend_of, finish
 from babytriton.passes.scheduling import RULE, schedule
 from tests.conformance.gpu import ARCH
 from tests.emulator import emulator
@@ -99,12 +98,12 @@ def kernels(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
 
 def on_cpu(build: Build, *types: Type) -> tvm.IRModule:
     """The module scheduled for the CPU."""
-    return finish(schedule(fused(build, *types), cpu.RULES, CPU), "cpu")
+    return finish(schedule(fused(build, *types), backend_of("cpu").rules, CPU), "cpu")
 
 
 def on_gpu(build: Build, *types: Type) -> tvm.IRModule:
     """The module scheduled for the GPU."""
-    return finish(schedule(fused(build, *types), gpu.RULES, CUDA), "cuda")
+    return finish(schedule(fused(build, *types), backend_of("cuda").rules, CUDA), "cuda")
 
 
 def samples(types: Sequence[Type]) -> list[torch.Tensor]:

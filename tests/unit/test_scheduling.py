@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 
-from babytriton.passes import cpu, gpu
+from babytriton.passes.pipeline import backend_of
 from babytriton.passes.scheduling import RULE, SCHEDULED, NoScheduleError, schedule
 from tests.unit.kernels import CPU, CUDA, as_one, fused, kernels, rules_of
 
@@ -99,8 +99,8 @@ def test_a_block_called_root_is_none():
         total = te.compute((), lambda: x[0] + x[1], "total")
         return te.compute((), lambda: te.sqrt(total[()]), "root")
 
-    for target, rules in ((CPU, cpu.RULES), (CUDA, gpu.RULES)):
+    for target, kind in ((CPU, "cpu"), (CUDA, "cuda")):
         mod = fused(lambda bb, x: as_one(bb, square_root, x), ((2,), "float32"))
-        scheduled = schedule(mod, rules, target)
+        scheduled = schedule(mod, backend_of(kind).rules, target)
         assert rules_of(scheduled) == ["Elementwise"]
         tvm.compile(scheduled, target=target)

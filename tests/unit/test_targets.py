@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import platform
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -128,7 +129,8 @@ def test_formulas(fn, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(emulator.missing() or "no GPU")
     from babytriton.passes import pipeline
 
-    monkeypatch.setitem(pipeline.FINISH, "cuda", pipeline.FINISH["webgpu"])
+    on_webgpu = replace(pipeline.backend_of("cuda"), finish=pipeline.backend_of("webgpu").finish)
+    monkeypatch.setattr(pipeline, "backend_of", lambda kind: on_webgpu)
     more = torch.tensor([1e-10, -1e-7, 0.0, 80.0, 3e38, torch.inf, torch.nan])
     x = torch.cat([torch.linspace(-0.9999, 5, 4001), more])
     compiled = bt.jit(target=gpu.TARGET)(lambda x: fn(x)).lower(x).compile()

@@ -1,0 +1,45 @@
+"""What each kind of target has of its own: schedule rules, and what is done around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import IRModule
+from tvm.s_tir.dlight.base import ScheduleRule
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What is done for one kind of target.
+
+    Attributes:
+        rules: the schedule rules, tried in order.
+        finish: what is done with scheduled kernels before they are lowered, in order.
+        rows: the rule that takes kernels of rows.
+        small: how large a computation on the results of rows may be for that to take it, too.
+        together: the rule that takes several kernels of the same rows as one.
+        points: the one that takes elementwise kernels.
+        columns: the one that takes kernels which reduce several columns side by side.
+        rows_and_columns: the one for kernels that go along rows and reduce their columns.
+        short_columns: the one for kernels that go along short columns more than once.
+        scans: the one for running sums with what comes before and after them.
+        tensor_cores: makes the rule for products by tensor cores, told whether these take float32.
+        little: how many numbers kernels read in less time than it takes to launch one.
+        cheap: how much kernels compute again, in nodes of expressions for a number, rather than
+            that others write it to memory.
+    """
+
+    rules: tuple[ScheduleRule, ...]
+    finish: tuple[Callable[[IRModule], IRModule], ...]
+    rows: ScheduleRule
+    together: ScheduleRule
+    points: ScheduleRule
+    columns: ScheduleRule | None = None
+    rows_and_columns: ScheduleRule | None = None
+    short_columns: ScheduleRule | None = None
+    scans: ScheduleRule | None = None
+    tensor_cores: Callable[[bool], ScheduleRule] | None = None
+    small: int = 0
+    little: int = 0
+    cheap: int = 0
