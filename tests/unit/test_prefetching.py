@@ -36,6 +36,10 @@ def computed(x):
     return y / y.sum(-1, keepdim=True)
 
 
+needs_x86 = pytest.mark.skipif(
+    not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="not the code of an x86"
+)
+
 FUNCTIONS = (rms_norm, layer_norm, softmax, logsumexp, computed)
 SHAPES = ((40, 1024), (9, 1500), (3, 5, 2111), (7, 16384))
 
@@ -57,22 +61,36 @@ def test_values_are_torchs(fn, shape: tuple[int, ...], small_cache: None) -> Non
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(
-    not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="not the code of an x86"
-)
+@needs_x86
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
 def test_rows_are_asked_for(fn, small_cache: None) -> None:
     assert fetches(fn, torch.randn(40, 1024)) >= 1
 
 
-@pytest.mark.parametrize("shape", [(40, 1000), (7, 16400)], ids=str)
-def test_short_and_long_rows_are_not(shape: tuple[int, int], small_cache: None) -> None:
-    """Fewer bytes than 4096, and more than 64 KB."""
-    assert fetches(softmax, torch.randn(shape)) == 0
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [(softmax, (40, 700)), (softmax, (3, 65600)), (rms_norm, (40, 700)), (rms_norm, (7, 16400))],
+    ids=["short", "long", "short, written", "long, written"],
+)
+def test_short_and_long_rows_are_not(fn, shape: tuple[int, int], small_cache: None) -> None:
+    """Fewer bytes than 3 KB; more than 256 KB, or 64 KB where nothing is computed meanwhile."""
+    assert fetches(fn, torch.randn(shape)) == 0
 
 
-def test_what_the_last_cache_holds_is_not() -> None:
-    assert fetches(softmax, torch.randn(40, 1024)) == 0
+@needs_x86
+def test_what_the_last_cache_holds_is_where_there_is_time() -> None:
+    assert fetches(softmax, torch.randn(40, 1024)) >= 1
+    assert fetches(rms_norm, torch.randn(40, 1024)) == 0
+
+
+@needs_x86
+def test_any_number_of_rows() -> None:
+    compiled = bt.jit("cpu")(softmax)
+    for rows in (1, 2, 3, 40):
+        x = torch.randn(rows, 1024)
+        exact = torch.softmax(x.double(), -1)
+        torch.testing.assert_close(compiled(x).double(), exact, rtol=1e-5, atol=1e-7)
+    assert FETCH in compiled.source("asm")
 
 
 def test_one_loop_over_a_row_is_left_alone(small_cache: None) -> None:

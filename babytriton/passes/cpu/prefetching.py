@@ -2,7 +2,9 @@
 
 A kernel that goes through rows more than once waits for memory in the first loop over a row, and
 lets memory wait in the others: a processor fetches by itself only what follows what is being read.
-So one of the others asks for the lines of the next row, some at a time.
+So one of the others asks for the lines of the next row, some at a time. A loop that computes
+functions has time for that; any other takes it from what it writes, which pays where the last cache
+does not hold the row.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import parameters, uses
 from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, is_too_large
 from babytriton.passes.cpu.lanes import is_arithmetic
+from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import at_zero, offset
 from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
 
-# Bytes of a row. The processor follows shorter ones by itself, and longer ones drive out what else
-# the second cache holds.
-_SHORTEST, _LONGEST = 4 << 10, 64 << 10
+# Bytes of a row. The processor follows shorter ones by itself; longer ones drive out what else the
+# second cache holds, the sooner where a loop writes as much as it asks for.
+_SHORTEST, _LONGEST, _LONGEST_WRITTEN = 3 << 10, 256 << 10, 64 << 10
 
 # Lines that are asked for at a time: more would wait for each other.
 _AT_ONCE = 16
@@ -74,17 +77,21 @@ def next_rows_fetched(mod: IRModule) -> IRModule:
 
 
 def _fetching(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not is_too_large(func):  # then the last cache has them
-        return func
-    given = set(parameters(func))
-    over_rows = (tirx.For, lambda loop: _over_rows(loop, given))
+    given, from_memory = set(parameters(func)), is_too_large(func)
+    over_rows = (tirx.For, lambda loop: _over_rows(loop, given, from_memory))
     return func.with_body(tvm_ffi.structural_map(func.body, over_rows))
 
 
-def _over_rows(loop: tirx.For, given: set[tirx.Var]) -> tirx.For:
-    """A loop over rows with what asks for the next one; any other as it is."""
+def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool) -> tirx.For:
+    """A loop over rows with what asks for the next one; any other as it is.
+
+    Args:
+        loop: any.
+        given: the tensors that the rows may be of.
+        from_memory: whether the last cache does not hold these.
+    """
     parts = statements(loop.body)
-    if loop.kind not in _KINDS or len(parts) < 2:
+    if loop.kind not in _KINDS or len(parts) < 2 or not (from_memory or _computes(loop)):
         return loop
     rows = [[*_rows(part, loop.loop_var, given)] for part in parts]
     reading = [n for n, found in enumerate(rows) if found]
@@ -92,10 +99,17 @@ def _over_rows(loop: tirx.For, given: set[tirx.Var]) -> tirx.For:
         return loop
     # What only one loop reads, the last does not wait for.
     place = reading[-1] if len(reading) > 1 else len(parts) - 1
-    before = {row.first.source: row for found in rows[:place] for row in found}
-    if before and _is_plain(parts[place]):
-        parts[place] = _asking(parts[place], loop.loop_var, [*before.values()])
+    later, before = parts[place], {row.first.source: row for x in rows[:place] for row in x}
+    longest = max((row.bytes for row in before.values()), default=0)
+    has_time = _computes(later) or (from_memory and longest <= _LONGEST_WRITTEN)
+    if before and has_time and _is_plain(later):
+        parts[place] = _asking(later, loop.loop_var, [*before.values()])
     return with_parts(loop, sequence(parts))
+
+
+def _computes(stmt: tirx.Stmt) -> bool:
+    """Whether functions such as exponentials are computed there."""
+    return any(function_name(call) in FLOAT_FUNCTIONS for call in nodes(stmt, ir.Call))
 
 
 def _rows(part: tirx.Stmt, outer: tirx.Var, given: set[tirx.Var]) -> Iterator[_Row]:
