@@ -6,7 +6,7 @@ import math
 from functools import cache
 from pathlib import Path
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from babytriton.passes.blocks import parameters
 from babytriton.types import find_dtype
@@ -60,8 +60,15 @@ def _told(file: str) -> int | None:
 
 
 def is_too_large(func: tirx.PrimFunc) -> bool:
-    """Whether what a kernel reads and writes is too large for the last cache."""
-    return sum(map(_bytes, parameters(func))) >= _SHARE * last_cache()
+    """Whether it is known that what a kernel reads and writes is too large for the last cache."""
+    return too_large(func) is True
+
+
+def too_large(func: tirx.PrimFunc) -> bool | ir.Expr:
+    """The same, as a condition where calls tell the sizes."""
+    whole: int | ir.Expr = sum(map(_bytes, parameters(func)))
+    limit = int(_SHARE * last_cache())
+    return whole >= limit if isinstance(whole, int) else whole >= tirx.const(limit, "int64")
 
 
 def element_bytes(buffer: tirx.Var) -> int:
@@ -70,9 +77,7 @@ def element_bytes(buffer: tirx.Var) -> int:
     return dtype.bits // 8 if dtype is not None else 1
 
 
-def _bytes(buffer: tirx.Var) -> int:
-    """The size of a buffer; 0 where that is symbolic."""
-    shape = buffer.ty.shape
-    if not all(isinstance(size, tirx.IntImm) for size in shape):
-        return 0
-    return math.prod(int(size) for size in shape) * element_bytes(buffer)
+def _bytes(buffer: tirx.Var) -> int | ir.Expr:
+    """The size of a buffer."""
+    sizes = [int(n) if isinstance(n, tirx.IntImm) else n for n in buffer.ty.shape]
+    return math.prod(sizes, start=element_bytes(buffer))

@@ -18,7 +18,7 @@ from tvm import IRModule, ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import parameters, uses
-from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, is_too_large
+from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, too_large
 from babytriton.passes.cpu.lanes import is_arithmetic
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import at_zero, offset
@@ -77,12 +77,12 @@ def next_rows_fetched(mod: IRModule) -> IRModule:
 
 
 def _fetching(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    given, from_memory = set(parameters(func)), is_too_large(func)
+    given, from_memory = set(parameters(func)), too_large(func)
     over_rows = (tirx.For, lambda loop: _over_rows(loop, given, from_memory))
     return func.with_body(tvm_ffi.structural_map(func.body, over_rows))
 
 
-def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool) -> tirx.For:
+def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool | ir.Expr) -> tirx.For:
     """A loop over rows with what asks for the next one; any other as it is.
 
     Args:
@@ -91,7 +91,8 @@ def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool) -> tirx.
         from_memory: whether the last cache does not hold these.
     """
     parts = statements(loop.body)
-    if loop.kind not in _KINDS or len(parts) < 2 or not (from_memory or _computes(loop)):
+    is_held = from_memory is False
+    if loop.kind not in _KINDS or len(parts) < 2 or (is_held and not _computes(loop)):
         return loop
     rows = [[*_rows(part, loop.loop_var, given)] for part in parts]
     reading = [n for n, found in enumerate(rows) if found]
@@ -100,10 +101,12 @@ def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool) -> tirx.
     # What only one loop reads, the last does not wait for.
     place = reading[-1] if len(reading) > 1 else len(parts) - 1
     later, before = parts[place], {row.first.source: row for x in rows[:place] for row in x}
-    longest = max((row.bytes for row in before.values()), default=0)
-    has_time = _computes(later) or (from_memory and longest <= _LONGEST_WRITTEN)
-    if before and has_time and _is_plain(later):
-        parts[place] = _asking(later, loop.loop_var, [*before.values()])
+    has_time = _computes(later)
+    longest = _LONGEST if has_time else _LONGEST_WRITTEN
+    fits = before and all(row.bytes <= longest for row in before.values())
+    if fits and _is_plain(later) and (has_time or not is_held):
+        asked_if = True if has_time else from_memory
+        parts[place] = _asking(later, loop.loop_var, [*before.values()], asked_if)
     return with_parts(loop, sequence(parts))
 
 
@@ -165,8 +168,17 @@ def _at_end(place: ir.Expr, nest: Sequence[tirx.For]) -> ir.Expr:
     return place
 
 
-def _asking(loop: tirx.For, row: tirx.Var, rows: Sequence[_Row]) -> tirx.Stmt:
-    """The loop in parts, before each of which a part of the next row is asked for."""
+def _asking(
+    loop: tirx.For, row: tirx.Var, rows: Sequence[_Row], condition: bool | ir.Expr
+) -> tirx.Stmt:
+    """The loop in parts, before each of which a part of the next row is asked for.
+
+    Args:
+        loop: that takes the time.
+        row: the variable of the loop over rows.
+        rows: what is read of each tensor.
+        condition: under which they are asked for.
+    """
     extent, dtype = int(loop.extent), loop.loop_var.ty.dtype
     parts = -(-max(each.lines for each in rows) // _AT_ONCE)
     if extent < parts:
@@ -178,8 +190,10 @@ def _asking(loop: tirx.For, row: tirx.Var, rows: Sequence[_Row]) -> tirx.Stmt:
         step = tirx.Var(loop.loop_var.name, dtype)
         place = number * tirx.const(length, dtype) + step
         own = _loop(step, steps, at_step(loop.body, loop.loop_var, place), loop.kind)
-        asked = [each.asked(row, number, whole + bool(rest)) for each in rows]
-        return sequence([*asked, own])
+        asked = sequence([each.asked(row, number, whole + bool(rest)) for each in rows])
+        if not isinstance(condition, bool):
+            asked = tirx.IfThenElse(condition, asked, None)
+        return sequence([asked, own])
 
     number = tirx.Var("part", dtype)
     last = [part(tirx.const(whole, dtype), rest)] if rest else []
