@@ -27,7 +27,7 @@ RULES: tuple[ScheduleRule, ...] = (
 
 FINISH = (
     *(precise_math, without_needless_roundings),
-    *(any_address, plain_loops, past_caches, next_rows_fetched),
+    *(any_address, plain_loops, next_rows_fetched, past_caches),
     *(fused_multiply_adds, rounded_products),
 )
 """Math functions as precise as torch's, parameters at any address, loops that become vectors."""

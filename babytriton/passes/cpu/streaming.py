@@ -13,7 +13,7 @@ from tvm import IRModule, ir, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import parameters
-from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, is_too_large
+from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, too_large
 from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
 from babytriton.passes.intrinsics import function_name, rewrite
@@ -73,19 +73,22 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Where two names may stand for the same memory, what is stored may be read again.
     if not (func.attrs and func.attrs.get("tirx.noalias", False)):
         return func
-    if not is_too_large(func):
+    condition = too_large(func)
+    if condition is False:
         return func
     buffers = parameters(func)
     read = {load.source for load in nodes(func.body, ir.TensorLoad)}
     results = {buffer for buffer in buffers if buffer not in read}
 
     def marked(loop: tirx.For) -> tirx.Stmt:
-        if loop.kind == tirx.ForKind.VECTORIZED:
-            return _with_marks(loop, results)
         stores = statements(loop.body)
-        if any(isinstance(s, tirx.BufferStore) and s.buffer in results for s in stores):
-            return _in_vectors(loop, results)
-        return loop
+        if not any(isinstance(s, tirx.BufferStore) and s.buffer in results for s in stores):
+            return loop
+        is_vector = loop.kind == tirx.ForKind.VECTORIZED
+        past = _with_marks(loop, results) if is_vector else _in_vectors(loop, results)
+        if condition is True or past.same_as(loop):
+            return past
+        return tirx.IfThenElse(condition, past, loop)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, marked)))
 
