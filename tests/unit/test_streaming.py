@@ -80,6 +80,19 @@ def test_values_are_torchs(fn, shape: tuple[int, int]) -> None:
         torch.testing.assert_close(ours.double(), theirs.double(), rtol=tolerance, atol=1e-4)
 
 
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_calls_tell_whether_it_fits(fn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of any sizes, which stores some results past the cache, and others not."""
+    monkeypatch.setattr(caches, "last_cache", lambda: 100 << 10)
+    any_sizes = bt.jit("cpu")(fn)
+    for shape in ((2, 3), (4, 5), (300, 64), (64, 333), (7, 4099), (33, 16)):
+        x, y = torch.randn(shape), torch.randn(shape)
+        exact = as_tuple(fn(x.double(), y.double()))
+        for ours, theirs in zip(as_tuple(any_sizes(x, y)), exact):
+            tolerance = 1e-2 if ours.dtype == torch.bfloat16 else 2e-5
+            torch.testing.assert_close(ours.double(), theirs.double(), rtol=tolerance, atol=1e-4)
+
+
 def dtypes() -> Iterator[torch.dtype]:
     yield from (torch.float64, torch.float16, torch.bfloat16, torch.bool)
     yield from (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -100,6 +113,16 @@ def test_instructions() -> None:
     x = torch.randn(256, 64)
     for fn in (chain, normed, softmax, halved):
         source = bt.jit("cpu")(fn).lower(x, x).compile().source("asm")
+        if "vmovups" not in source:
+            pytest.skip("not a processor with AVX")
+        assert STORE in source, fn.__name__
+
+
+@pytest.mark.parametrize("shape", [("n", 64), ("n", "m")], ids=str)
+def test_instructions_of_any_sizes(shape: tuple[str | int, ...]) -> None:
+    given = bt.Tensor(shape)
+    for fn in (chain, normed, halved) if "m" not in shape else (chain, halved):
+        source = bt.jit("cpu")(fn).lower(given, given).compile().source("asm")
         if "vmovups" not in source:
             pytest.skip("not a processor with AVX")
         assert STORE in source, fn.__name__

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import IRModule, ir, tirx
+from tvm import IRModule, ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import parameters
@@ -18,7 +18,7 @@ from babytriton.passes.cpu.formulas import SMALL
 from babytriton.passes.cpu.lanes import is_elementwise, moves_by_one
 from babytriton.passes.intrinsics import function_name, rewrite
 from babytriton.passes.nests import offset
-from babytriton.passes.statements import at_step, sequence, statements, with_parts
+from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
 
 # Marks stores while TVM lowers the loops around them.
 _MARK = "babytriton.past_caches"
@@ -96,29 +96,29 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _in_vectors(loop: tirx.For, results: set[tirx.Var]) -> tirx.Stmt:
     """A loop that stores elements one beside the other, as one that stores lines of them."""
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    if loop.kind not in kinds or loop.annotations or not isinstance(loop.extent, tirx.IntImm):
+    if loop.kind not in kinds or loop.annotations or not is_elementwise(loop):
         return loop
-    if not is_elementwise(loop) or _is_better_left(loop):
+    if _is_better_left(loop):
         return loop
     dtype = loop.loop_var.ty.dtype
     lanes = LINE_BYTES // min(
         element_bytes(s.buffer) for s in statements(loop.body) if s.buffer in results
     )
-    vectors, rest = divmod(int(loop.extent), lanes)
-    if not vectors:
+    size, zero = tirx.const(lanes, dtype), tirx.const(0, dtype)
+    vectors = tirx.floordiv(loop.extent, size)
+    rest = sym.Analyzer().simplify(tirx.floormod(loop.extent, size))
+    if is_number(vectors, 0):
         return loop
     line, lane = tirx.Var(loop.loop_var.name, dtype), tirx.Var("lane", dtype)
-    zero, size = tirx.const(0, dtype), tirx.const(lanes, dtype)
     body = at_step(loop.body, loop.loop_var, loop.min + line * size + lane)
     vector = tirx.For(lane, zero, size, tirx.ForKind.VECTORIZED, body)
     parts: list[tirx.Stmt] = [
-        tirx.For(line, zero, tirx.const(vectors, dtype), loop.kind, _with_marks(vector, results))
+        tirx.For(line, zero, vectors, loop.kind, _with_marks(vector, results))
     ]
-    if rest:
+    if not is_number(rest, 0):
         single = tirx.Var(loop.loop_var.name, dtype)
-        start = loop.min + tirx.const(vectors * lanes, dtype)
-        body = at_step(loop.body, loop.loop_var, start + single)
-        parts.append(tirx.For(single, zero, tirx.const(rest, dtype), tirx.ForKind.SERIAL, body))
+        body = at_step(loop.body, loop.loop_var, loop.min + vectors * size + single)
+        parts.append(tirx.For(single, zero, rest, tirx.ForKind.SERIAL, body))
     return sequence(parts)
 
 
