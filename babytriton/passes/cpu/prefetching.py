@@ -22,19 +22,38 @@ from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, too_large
 from babytriton.passes.cpu.lanes import is_arithmetic
 from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
 from babytriton.passes.nests import at_zero, offset
-from babytriton.passes.statements import at_step, is_number, sequence, statements, with_parts
+from babytriton.passes.statements import (
+    at_step,
+    is_number,
+    renamed,
+    sequence,
+    statements,
+    with_parts,
+)
 
 # Bytes of a row. The processor follows shorter ones by itself; longer ones drive out what else the
 # second cache holds, the sooner where a loop writes as much as it asks for.
 _SHORTEST, _LONGEST, _LONGEST_WRITTEN = 3 << 10, 256 << 10, 64 << 10
 
-# Lines that are asked for at a time: more would wait for each other.
+# Lines that are asked for at a time, or a few more: many would wait for each other.
 _AT_ONCE = 16
 
-# A loop is cut into such steps: whole vectors.
-_STEPS = 16
+# A loop over single elements, which LLVM makes vectors of, is cut behind so many.
+_ELEMENTS = 16
 
-_KINDS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+# Functions that take their time: all but those that processors have instructions for.
+_INSTRUCTIONS = (
+    "floor",
+    "ceil",
+    "round",
+    "nearbyint",
+    "trunc",
+    "fabs",
+    "copysign",
+    "sqrt",
+    "rsqrt",
+)
+_FUNCTIONS = FLOAT_FUNCTIONS.difference(_INSTRUCTIONS).union(("call_pure_extern",))
 
 
 @dataclass(frozen=True)
@@ -43,23 +62,32 @@ class _Row:
 
     Attributes:
         first: the first element.
-        bytes: from there to the next row's.
+        step: how many elements there are from there to the next row's.
     """
 
     first: ir.TensorLoad
-    bytes: int
+    step: int
+
+    @property
+    def bytes(self) -> int:
+        return self.step * element_bytes(self.first.source)
 
     @property
     def lines(self) -> int:
         return -(-self.bytes // LINE_BYTES)
 
-    def asked(self, row: tirx.Var, part: ir.Expr, parts: int) -> tirx.Stmt:
-        """A loop that asks for one of so many parts of the next row."""
+    def asked(self, part: ir.Expr, parts: int) -> tirx.Stmt:
+        """A loop that asks for one of so many parts of the next row.
+
+        That is so far behind this one: the next one's indices would be computed beside this one's,
+        and TVM would load no vectors by either.
+        """
         dtype = part.ty.dtype
         lines, elements = -(-self.lines // parts), LINE_BYTES // element_bytes(self.first.source)
         line = tirx.Var("line", dtype)
-        *others, start = [at_step(index, row, row + 1) for index in self.first.indices]
-        place = start + (part * tirx.const(lines, dtype) + line) * tirx.const(elements, dtype)
+        *others, start = self.first.indices
+        place = (part * tirx.const(lines, dtype) + line) * tirx.const(elements, dtype)
+        place = start + tirx.const(self.step, dtype) + place
         address = tirx.address_of(tirx.BufferLoad(self.first.source, [*others, place]))
         # To read it, into the first cache, as data.
         how = [tirx.const(number, "int32") for number in (0, 3, 1)]
@@ -91,28 +119,42 @@ def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool | ir.Expr
         from_memory: whether the last cache does not hold these.
     """
     parts = statements(loop.body)
-    is_held = from_memory is False
-    if loop.kind not in _KINDS or len(parts) < 2 or (is_held and not _computes(loop)):
+    kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+    if loop.kind not in kinds or len(parts) < 2 or (from_memory is False and not _computes(loop)):
         return loop
-    rows = [[*_rows(part, loop.loop_var, given)] for part in parts]
+    rows = [{row.first.source: row for row in _rows(x, loop.loop_var, given)} for x in parts]
+    place = _place_to_ask(parts, rows)
+    if place is None:
+        return loop
+    before = {tensor: row for found in rows[:place] for tensor, row in found.items()}
+    later, has_time = parts[place], _computes(parts[place])
+    longest = _LONGEST if has_time else _LONGEST_WRITTEN
+    condition = has_time or from_memory
+    if condition is False or any(row.bytes > longest for row in before.values()):
+        return loop
+    parts[place] = _asking(later, [*before.values()], condition)
+    return with_parts(loop, sequence(parts))
+
+
+def _place_to_ask(parts: Sequence[tirx.Stmt], rows: Sequence[dict[tirx.Var, _Row]]) -> int | None:
+    """Which statement has the time: the last that reads rows again, else the last over as much.
+
+    Args:
+        parts: what is done for a row.
+        rows: what each statement reads.
+    """
     reading = [n for n, found in enumerate(rows) if found]
     if not reading:
-        return loop
-    # What only one loop reads, the last does not wait for.
-    place = reading[-1] if len(reading) > 1 else len(parts) - 1
-    later, before = parts[place], {row.first.source: row for x in rows[:place] for row in x}
-    has_time = _computes(later)
-    longest = _LONGEST if has_time else _LONGEST_WRITTEN
-    fits = before and all(row.bytes <= longest for row in before.values())
-    if fits and _is_plain(later) and (has_time or not is_held):
-        asked_if = True if has_time else from_memory
-        parts[place] = _asking(later, loop.loop_var, [*before.values()], asked_if)
-    return with_parts(loop, sequence(parts))
+        return None
+    shortest = min(row.step for row in rows[reading[0]].values()) // 2
+    later = [n for n in range(reading[0] + 1, len(parts)) if _steps(parts[n]) > shortest]
+    plain = [n for n in later if _is_plain(parts[n])]
+    return max(plain, key=lambda n: (n in reading, n), default=None)
 
 
 def _computes(stmt: tirx.Stmt) -> bool:
     """Whether functions such as exponentials are computed there."""
-    return any(function_name(call) in FLOAT_FUNCTIONS for call in nodes(stmt, ir.Call))
+    return any(function_name(call) in _FUNCTIONS for call in nodes(stmt, ir.Call))
 
 
 def _rows(part: tirx.Stmt, outer: tirx.Var, given: set[tirx.Var]) -> Iterator[_Row]:
@@ -134,21 +176,11 @@ def _rows(part: tirx.Stmt, outer: tirx.Var, given: set[tirx.Var]) -> Iterator[_R
         whole = analyzer.simplify(_at_end(place, nest) - at_zero(place, variables) + 1)
         if not isinstance(step, tirx.IntImm) or not is_number(whole, count):
             continue
+        first = [analyzer.simplify(at_zero(index, variables)) for index in indices]
+        row = _Row(tirx.BufferLoad(load.source, first), int(step))
         # A few elements at a row's end may be another loop's.
-        size = int(step) * element_bytes(load.source)
-        if count <= int(step) < 2 * count and _SHORTEST <= size <= _LONGEST:
-            first = [at_zero(index, variables) for index in indices]
-            yield _Row(tirx.BufferLoad(load.source, first), size)
-
-
-def _is_plain(stmt: tirx.Stmt) -> bool:
-    """Whether it is a loop of single steps from 0, as long as is known."""
-    return (
-        isinstance(stmt, tirx.For)
-        and stmt.kind in _KINDS
-        and is_number(stmt.min, 0)
-        and isinstance(stmt.extent, tirx.IntImm)
-    )
+        if count <= row.step < 2 * count and _SHORTEST <= row.bytes <= _LONGEST:
+            yield row
 
 
 def _nest(part: tirx.Stmt) -> list[tirx.For] | None:
@@ -162,46 +194,56 @@ def _nest(part: tirx.Stmt) -> list[tirx.For] | None:
     return nest
 
 
+def _steps(part: tirx.Stmt) -> int:
+    """Of the innermost of the loops one in the other; 0 where that is not known."""
+    nest = _nest(part)
+    return math.prod(int(loop.extent) for loop in nest) if nest else 0
+
+
 def _at_end(place: ir.Expr, nest: Sequence[tirx.For]) -> ir.Expr:
     for loop in nest:
         place = at_step(place, loop.loop_var, loop.extent - 1)
     return place
 
 
-def _asking(
-    loop: tirx.For, row: tirx.Var, rows: Sequence[_Row], condition: bool | ir.Expr
-) -> tirx.Stmt:
+def _is_plain(stmt: tirx.Stmt) -> bool:
+    """Whether it is a loop whose steps come one after the other, and nothing else is said of it."""
+    return (
+        isinstance(stmt, tirx.For)
+        and stmt.kind == tirx.ForKind.SERIAL
+        and not stmt.annotations
+        and stmt.step is None
+    )
+
+
+def _asking(loop: tirx.For, rows: Sequence[_Row], condition: bool | ir.Expr) -> tirx.Stmt:
     """The loop in parts, before each of which a part of the next row is asked for.
 
     Args:
-        loop: that takes the time.
-        row: the variable of the loop over rows.
+        loop: that takes the time, plain.
         rows: what is read of each tensor.
         condition: under which they are asked for.
     """
     extent, dtype = int(loop.extent), loop.loop_var.ty.dtype
-    parts = -(-max(each.lines for each in rows) // _AT_ONCE)
-    if extent < parts:
-        return loop
-    length = min(-(-extent // (parts * _STEPS)) * _STEPS, extent)
+    parts = -(-sum(row.lines for row in rows) // _AT_ONCE)
+    multiple = 1 if nodes(loop.body, tirx.For) else _ELEMENTS
+    length = min(-(-extent // (parts * multiple)) * multiple, extent)
     whole, rest = divmod(extent, length)
 
     def part(number: ir.Expr, steps: int) -> tirx.Stmt:
         step = tirx.Var(loop.loop_var.name, dtype)
         place = number * tirx.const(length, dtype) + step
-        own = _loop(step, steps, at_step(loop.body, loop.loop_var, place), loop.kind)
-        asked = sequence([each.asked(row, number, whole + bool(rest)) for each in rows])
+        own = _loop(step, steps, at_step(loop.body, loop.loop_var, place))
+        asked = sequence([row.asked(number, whole + bool(rest)) for row in rows])
         if not isinstance(condition, bool):
             asked = tirx.IfThenElse(condition, asked, None)
         return sequence([asked, own])
 
     number = tirx.Var("part", dtype)
-    last = [part(tirx.const(whole, dtype), rest)] if rest else []
-    return sequence([_loop(number, whole, part(number, length)), *last])
+    first = _loop(number, whole, part(number, length))
+    return sequence([first, renamed(part(tirx.const(whole, dtype), rest))]) if rest else first
 
 
-def _loop(
-    variable: tirx.Var, steps: int, body: tirx.Stmt, kind: int = tirx.ForKind.SERIAL
-) -> tirx.For:
-    dtype = variable.ty.dtype
-    return tirx.For(variable, tirx.const(0, dtype), tirx.const(steps, dtype), kind, body)
+def _loop(variable: tirx.Var, steps: int, body: tirx.Stmt) -> tirx.For:
+    zero, extent = tirx.const(0, variable.ty.dtype), tirx.const(steps, variable.ty.dtype)
+    return tirx.For(variable, zero, extent, tirx.ForKind.SERIAL, body)
