@@ -13,11 +13,12 @@ from tvm.s_tir.dlight.base import ScheduleRule
 class Backend:
     """What is done for one kind of target.
 
+    A rule is None where no kernels are made of such work.
+
     Attributes:
         rules: the schedule rules, tried in order.
         finish: what is done with scheduled kernels before they are lowered, in order.
         rows: the rule that takes kernels of rows.
-        small: how large a computation on the results of rows may be for that to take it, too.
         together: the rule that takes several kernels of the same rows as one.
         points: the one that takes elementwise kernels.
         columns: the one that takes kernels which reduce several columns side by side.
@@ -25,6 +26,7 @@ class Backend:
         short_columns: the one for kernels that go along short columns more than once.
         scans: the one for running sums with what comes before and after them.
         tensor_cores: makes the rule for products by tensor cores, told whether these take float32.
+        small: how large a computation on the results of rows may be for `rows` to take it, too.
         little: how many numbers kernels read in less time than it takes to launch one.
         cheap: how much kernels compute again, in nodes of expressions for a number, rather than
             that others write it to memory.

@@ -129,8 +129,10 @@ def test_formulas(fn, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(emulator.missing() or "no GPU")
     from babytriton.passes import pipeline
 
-    on_webgpu = replace(pipeline.backend_of("cuda"), finish=pipeline.backend_of("webgpu").finish)
-    monkeypatch.setattr(pipeline, "backend_of", lambda kind: on_webgpu)
+    backend_of = pipeline.backend_of
+    on_webgpu = replace(backend_of("cuda"), finish=backend_of("webgpu").finish)
+    backends = {"cuda": on_webgpu, "cpu": backend_of("cpu")}
+    monkeypatch.setattr(pipeline, "backend_of", backends.__getitem__)
     more = torch.tensor([1e-10, -1e-7, 0.0, 80.0, 3e38, torch.inf, torch.nan])
     x = torch.cat([torch.linspace(-0.9999, 5, 4001), more])
     compiled = bt.jit(target=gpu.TARGET)(lambda x: fn(x)).lower(x).compile()
