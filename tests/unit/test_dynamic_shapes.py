@@ -531,8 +531,10 @@ def test_another_shape_is_read_in_one_piece() -> None:
         return x.flatten(1) * 2
 
     lowered = bt.jit("cpu", dynamic=True)(flattened).lower(torch.rand(3, 9, 4))
-    (kernel,) = [line for line in lowered.schedule().as_text().splitlines() if " = x[" in line]
-    assert "x[ax0_fused, T.int64(0), ax1_fused]" in kernel
+    stores = [line for line in lowered.schedule().as_text().splitlines() if " = x[" in line]
+    assert any("x[ax0_fused, T.int64(0), ax1_fused]" in line for line in stores)
+    # Those past the caches are of lines, and of what is left behind them.
+    assert all("x[ax0_fused, T.int64(0), " in line for line in stores)
     x = torch.rand(5, 7, 3)
     torch.testing.assert_close(bt.jit("cpu", dynamic=True)(flattened)(x), flattened(x))
 
