@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.tirx import For, ForKind, PrimFunc
 
 _WRITES = 2
@@ -194,6 +194,15 @@ def with_buffers(func: PrimFunc, scalars: Mapping[ir.Var, ir.Var]) -> PrimFunc:
     body = tvm_ffi.structural_map(func.body, (ir.Var, lambda var: reads.get(var, var)))
     params = [scalars.get(param, param) for param in func.params]
     return PrimFunc(params, body, func.ret_type, func.attrs)
+
+
+def with_kernels(mod: IRModule, change: Callable[[PrimFunc], PrimFunc]) -> IRModule:
+    """A module with what each of its kernels is changed to; the rest of it as it is."""
+    functions = {
+        var: change(func) if isinstance(func, PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def nodes(root: Any, kind: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.statements import is_natural
 
 _OF_PROCESSORS = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
@@ -21,11 +21,7 @@ _OF_PROCESSORS = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 
 def towards_zero(mod: IRModule) -> IRModule:
     """Kernels, once their buffers have one dimension, with divisions as processors have them."""
-    functions = {
-        var: _changed(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _changed)
 
 
 def _changed(func: tirx.PrimFunc) -> tirx.PrimFunc:

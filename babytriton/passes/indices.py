@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import is_number
 
@@ -21,11 +21,7 @@ def as_they_stand(mod: IRModule) -> IRModule:
     Of a cast to a narrower type it takes what is within bounds for what there is, though integers
     wrap: of a number of steps that a call tells, none would be negative in 8 bits.
     """
-    functions = {
-        var: _changed(_wrapping(func)) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, lambda func: _changed(_wrapping(func)))
 
 
 def _changed(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -146,11 +142,7 @@ def in_short(mod: IRModule) -> IRModule:
 
     Of ``(3 * row + column) // 3``, for three columns, it leaves the row.
     """
-    functions = {
-        var: _shortened(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _shortened)
 
 
 def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -8,6 +8,8 @@ from typing import Any
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
+from babytriton.ops.primfunc import with_kernels
+
 HALVES = ("float16", "bfloat16")
 
 # Functions of floats to a float of the same type, by TVM's names.
@@ -30,11 +32,7 @@ def rewrite_calls(mod: IRModule, fn: Rewrite) -> IRModule:
 
 def rewrite(mod: IRModule, kind: type, fn: Callable[[Any], ir.Expr]) -> IRModule:
     """A module whose kernels have each node of a kind replaced by what `fn` makes of it."""
-    functions = {
-        var: tvm_ffi.structural_map(func, (kind, fn)) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, lambda func: tvm_ffi.structural_map(func, (kind, fn)))
 
 
 def function_name(call: ir.Call) -> str:

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.ops.axes import LONG_SUM
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.blocks import parameters, uses
 from babytriton.passes.cpu.caches import is_too_large
 from babytriton.passes.cpu.chunks import in_chunks
@@ -58,11 +58,7 @@ FLATTEN = tvm.transform.Sequential(
 def plain_loops(mod: IRModule) -> IRModule:
     """Scheduled kernels -> plain loops, tight and merged, with float reductions in vector lanes."""
     mod = FLATTEN(mod)
-    functions = {
-        var: _improved(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _improved)
 
 
 def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -7,6 +7,7 @@ import math
 import tvm
 from tvm import IRModule, ir, tirx
 
+from babytriton.ops.primfunc import with_kernels
 from babytriton.passes.blocks import parameters, with_types
 from babytriton.passes.cpu.caches import LINE, LINE_BYTES
 from babytriton.passes.intrinsics import rewrite
@@ -26,11 +27,7 @@ def any_address(mod: IRModule) -> IRModule:
     TVM takes 64 bytes for granted, and a vector load from elsewhere ends the process. A load that
     need not be aligned takes no longer on today's processors where the address is aligned.
     """
-    functions = {
-        var: _with_unaligned_parameters(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _with_unaligned_parameters)
 
 
 def on_the_stack() -> tvm.transform.Pass:

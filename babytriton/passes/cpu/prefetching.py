@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import IRModule, ir, sym, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.blocks import parameters, uses
 from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, too_large
 from babytriton.passes.cpu.lanes import is_arithmetic
@@ -38,10 +38,10 @@ _SHORTEST, _LONGEST, _LONGEST_WRITTEN = 3 << 10, 256 << 10, 64 << 10
 # Lines that are asked for at a time, or a few more: many would wait for each other.
 _AT_ONCE = 16
 
-# A loop over single elements, which LLVM makes vectors of, is cut behind so many.
+# A loop over single elements is cut behind multiples of so many: LLVM makes vectors of them.
 _ELEMENTS = 16
 
-# Functions that take their time: all but those that processors have instructions for.
+# Functions that processors have instructions for, and those that take their time.
 _INSTRUCTIONS = (
     "floor",
     "ceil",
@@ -97,11 +97,7 @@ class _Row:
 
 def next_rows_fetched(mod: IRModule) -> IRModule:
     """Kernels as plain loops -> the same, which ask for rows before they read them."""
-    functions = {
-        var: _fetching(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _fetching)
 
 
 def _fetching(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.cpu.zeros import DTYPES, bind_zero
 from babytriton.passes.intrinsics import dtype_of
 from babytriton.passes.statements import sequence
@@ -20,11 +20,7 @@ from babytriton.passes.statements import sequence
 
 def own_remainders(mod: IRModule) -> IRModule:
     """Kernels whose remainders are their own, for before code generation."""
-    functions = {
-        var: _with_own(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _with_own)
 
 
 def _with_own(func: tirx.PrimFunc) -> tirx.PrimFunc:

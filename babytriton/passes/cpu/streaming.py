@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, sym, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.blocks import parameters
 from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, too_large
 from babytriton.passes.cpu.formulas import SMALL
@@ -53,11 +53,7 @@ other:
 
 def past_caches(mod: IRModule) -> IRModule:
     """Kernels as plain loops -> the same, with stores marked that should go past the caches."""
-    functions = {
-        var: _marked(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _marked)
 
 
 def store_past_caches() -> tvm.transform.Pass:
@@ -96,9 +92,9 @@ def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _in_vectors(loop: tirx.For, results: set[tirx.Var]) -> tirx.Stmt:
     """A loop that stores elements one beside the other, as one that stores lines of them."""
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    if loop.kind not in kinds or loop.annotations or not is_elementwise(loop):
+    if loop.kind not in kinds or loop.annotations:
         return loop
-    if _is_better_left(loop):
+    if not is_elementwise(loop) or _is_better_left(loop):
         return loop
     dtype = loop.loop_var.ty.dtype
     lanes = LINE_BYTES // min(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import IRModule, ir, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.intrinsics import function_name
 
 # What types are called in LLVM IR, and zeros that leave every number as it is: floats when they are
@@ -38,11 +38,7 @@ def bind_zero(variable: tirx.Var) -> tirx.Stmt:
 
 def define_zeros(mod: IRModule) -> IRModule:
     """Kernels with what they call for them, for before code generation."""
-    functions = {
-        var: _with_definitions(func) if isinstance(func, tirx.PrimFunc) else func
-        for var, func in mod.functions_items()
-    }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_kernels(mod, _with_definitions)
 
 
 def _with_definitions(func: tirx.PrimFunc) -> tirx.PrimFunc:
