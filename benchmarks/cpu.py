@@ -33,7 +33,7 @@ MEANS = {"eager": 3.0, "compile": 2.0, "jax": 1.5, "numba": 1.2}
 LEAST = 0.95
 """What is asked for of every case, against eager."""
 BESIDE = 1.05
-"""How many times as long calls may take in turns as by themselves."""
+"""How many times as long calls may take in turns with another library's as with their own."""
 
 
 @dataclass(frozen=True)
@@ -89,33 +89,47 @@ def measured(case: Case, others: Sequence[str]) -> Row:
 class Pair:
     """A function and one of torch's that are called in turns, and how much longer each takes so.
 
+    What a call finds in the caches depends on how long ago it was made and on what was read and
+    written meanwhile. So each is also called in turns with what does the same as the other for as
+    long, on the same tensors: ours with ours, and torch's with torch's.
+
     Attributes:
         name: of both.
-        ours: how many times as long ours takes, and torch's beside it.
-        torchs: the same with torch's own function in place of ours.
+        ours: how many times as long ours takes beside torch's, and beside ours.
+        torchs: how many times as long torch's takes beside ours, and beside torch's.
     """
 
     name: str
-    ours: tuple[float, float]
-    torchs: tuple[float, float]
+    ours: Sequence[float]
+    torchs: Sequence[float]
 
     def cells(self) -> list[str]:
         """As a line of the table."""
-        texts = [f"{x:.2f}" for x in (*self.ours, *self.torchs)]
-        return [self.name, *(f"**{x}**" if float(x) > BESIDE else x for x in texts)]
+        return [self.name, *_compared(*self.ours), *_compared(*self.torchs)]
+
+
+def _compared(mixed: float, own: float) -> list[str]:
+    text = f"{mixed:.2f}"
+    return [f"**{text}**" if mixed > BESIDE * max(own, 1.0) else text, f"{own:.2f}"]
 
 
 def in_pairs() -> list[Pair]:
     """Functions that threads share, each beside one of torch's on other tensors."""
     found = []
     for case, other in PAIRS:
-        arguments, others = case.arguments(), other.arguments()
+        arguments, others = case.arguments(), tuple(x.clone() for x in other.arguments())
         ours, eager = Way(bt.jit("cpu")(case.fn), arguments), Way(case.fn, arguments)
-        theirs = Way(other.fn, tuple(x.clone() for x in others))
+        same, theirs = Way(bt.jit("cpu")(other.fn), others), Way(other.fn, others)
         require_right(case, {"ours": ours, "eager": eager})
-        require_right(other, {"eager": theirs})
-        name = f"{case.name}, {other.name}"
-        found.append(Pair(name, beside(ours, theirs), beside(eager, theirs)))
+        require_right(other, {"ours": same, "eager": theirs})
+        as_long = same.lasting(theirs.seconds(theirs.calls()))
+        found.append(
+            Pair(
+                f"{case.name}, {other.name}",
+                beside(ours, (theirs, as_long)),
+                beside(theirs, (ours, eager)),
+            )
+        )
     return found
 
 
@@ -123,9 +137,7 @@ def table_of_pairs(pairs: Sequence[Pair]) -> list[str]:
     """The pairs as Markdown; nothing where there are none."""
     if not pairs:
         return []
-    head = (
-        "| ours and torch's in turns | ours | torch's beside | torch in our place | beside that |"
-    )
+    head = "| called in turns | ours beside torch's | ours | torch's beside ours | torch's |"
     lines = [head, "|---|---|---|---|---|"]
     return lines + [f"| {' | '.join(pair.cells())} |" for pair in pairs]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,21 @@ class Way:
 
     def calls(self) -> int:
         """How many calls a timing needs to last long enough."""
-        return max(1, int(SHORTEST / max(min(self.seconds(1) for _ in range(3)), 1e-7)))
+        return self.calls_in(SHORTEST)
+
+    def calls_in(self, seconds: float) -> int:
+        """How many calls last about as long, and one at least."""
+        return max(1, round(seconds / max(min(self.seconds(1) for _ in range(3)), 1e-7)))
+
+    def lasting(self, seconds: float) -> Way:
+        """As many calls of it, one after the other, as last about as long."""
+        fn, count = self.fn, self.calls_in(seconds)
+
+        def calls(*arguments: Any) -> None:
+            for _ in range(count):
+                fn(*arguments)
+
+        return Way(calls, self.arguments)
 
 
 @dataclass(frozen=True)
@@ -93,23 +107,22 @@ def call_by_call(*ways: Way, calls: int) -> list[float]:
     return [statistics.median(seconds) for seconds in found]
 
 
-def beside(first: Way, second: Way, rounds: int = ROUNDS) -> tuple[float, float]:
-    """How many times as long two ways take call by call in turns, as each does by itself.
+def beside(way: Way, others: Sequence[Way], rounds: int = ROUNDS) -> list[float]:
+    """How many times as long a way takes call by call in turns with others, as by itself.
 
     Args:
-        first, second: each of which has been called before.
-        rounds: how often each is timed.
+        way: whose calls are timed; it has been called before.
+        others: one of which is called between two calls of it.
+        rounds: how often it is timed with each, and by itself.
     """
-    calls = [way.calls() for way in (first, second)]
-    alone: list[list[float]] = [[], []]
-    turns: list[list[float]] = [[], []]
+    calls = [min(way.calls(), other.calls()) for other in others]
+    alone: list[float] = []
+    turns: list[list[float]] = [[] for _ in others]
     for _ in range(rounds):
-        for n, way in enumerate((first, second)):
-            alone[n] += call_by_call(way, calls=calls[n])
-        for n, seconds in enumerate(call_by_call(first, second, calls=min(calls))):
-            turns[n].append(seconds)
-    ratios = [statistics.median(x) / statistics.median(y) for x, y in zip(turns, alone)]
-    return ratios[0], ratios[1]
+        alone += call_by_call(way, calls=max(calls))
+        for other, count, seconds in zip(others, calls, turns):
+            seconds.append(call_by_call(way, other, calls=count)[0])
+    return [statistics.median(seconds) / statistics.median(alone) for seconds in turns]
 
 
 def check(
