@@ -46,6 +46,10 @@ LARGE_IF_UNALIGNED, LONG_IF_UNALIGNED = 1 << 30, 512
 """Multiplications from which on a product is worth copies of such operands with zeros behind each
 row; and how many rows and columns it has then, at least."""
 
+FEW_SUMS, DEEP_SUMS = 1 << 16, 1 << 13
+"""How many results a product has at most, and how long its sums are at least, for cuBLAS to be slow
+where it adds something to them itself."""
+
 FEW, FEW_ON_CPU = 4, 8
 """How often a kernel may multiply each number of an operand for the product to be as much work as
 reading that operand: a matrix by a vector or a few."""
@@ -105,6 +109,26 @@ def zeros_behind(site: Site, own: Any, rows: Sequence[Any], depth: Any, *columns
     if not is_large or min(across) < LONG_IF_UNALIGNED or _fused(site.builder.target):
         return 0
     return -int(own) % ALIGNED
+
+
+def adds_apart(site: Site, rows: Sequence[Any], depth: Any, *columns: Any) -> bool:
+    """Whether what is added to a product that is torch's on a GPU is added by a kernel of ours.
+
+    Few long sums are shared by thread blocks, but not where cuBLAS adds a bias to them: 64x32768 by
+    32768x64 and a bias in float32 took 91 microseconds on an H200, and 26 by torch.compile, which
+    adds the bias itself. Halves took 13 either way, and would be rounded twice.
+
+    Args:
+        site: the call that is the product.
+        rows, columns: the sizes of the product's axes, without the reduced one.
+        depth: how long its sums are.
+    """
+    sizes = [*rows, depth, *columns]
+    if site.builder.device.type != "cuda" or site.dtype != torch.float32:
+        return False
+    if any(map(is_symbolic, sizes)) or site.dtype in _fused(site.builder.target):
+        return False
+    return int(depth) >= DEEP_SUMS and math.prod(map(int, [*rows, *columns])) <= FEW_SUMS
 
 
 def _fused(target: Target) -> tuple[torch.dtype, ...]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tvm import relax
 
-from babytriton.ops.choice import keep_product, zeros_behind
+from babytriton.ops.choice import adds_apart, keep_product, zeros_behind
 from babytriton.ops.contraction import Labels, contract, require_one_number_dtype
 from babytriton.ops.gradients import linalg as gradients
 from babytriton.ops.numerics import opmath
@@ -151,6 +151,10 @@ def _constant(site: Site, beta: float, alpha: float) -> None:
 def _add_product(site: Site, input: Value, x: Value, y: Value, beta: float, alpha: float) -> Any:
     require_one_number_dtype(input, x, y)
     _constant(site, beta, alpha)
+    if x.meta.ndim == y.meta.ndim == 2 and adds_apart(site, x.meta.shape[:1], *y.meta.shape):
+        given: list[Any] = [x, y]
+        sums: Any = torch.mm(*given)
+        return _plus(site, input, sums.expr, beta, alpha)
     return _plus(site, input, site.emit(_product(site, x, y)), beta, alpha)
 
 
@@ -198,10 +202,14 @@ def _linear(site: Site, input: Value, weight: Value, bias: Value | None = None) 
     (*rows, depth), columns = input.meta.shape, weight.meta.shape[:-1]
     is_along = any(_innermost(site, value) == -1 for value in (input, weight))
     after = zeros_behind(site, depth, rows, depth, *columns) if is_along else 0
+    given: list[Any] = [input, weight, bias]
     if after:
-        given: list[Any] = [*(_with_zeros(site, x, after) for x in (input, weight)), bias]
+        given[:2] = (_with_zeros(site, x, after) for x in given[:2])
         padded: Any = F.linear(*given)
         return padded.expr
+    if bias is not None and adds_apart(site, rows, depth, *columns):
+        sums: Any = F.linear(*given[:2])
+        return (sums + bias).expr
     batch = list(range(input.meta.ndim - 1))
     out: list[Any] = ["n"] if weight.meta.ndim == 2 else []
     operands = [(input.expr, [*batch, "k"]), (weight.expr, [*out, "k"])]

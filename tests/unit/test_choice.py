@@ -179,6 +179,34 @@ def test_which_halves_get_zeros_behind_them() -> None:
     assert kernels((1024, 1031), (1031, 1024), target=fused) == 1
 
 
+def added(x, w, b):
+    return torch.addmm(b, x, w.t(), beta=0.5, alpha=-2).relu()
+
+
+@pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
+@pytest.mark.parametrize("fn", [layer, added])
+def test_what_is_added_to_few_long_sums_is_added_by_a_kernel(fn) -> None:
+    shapes = (16, 10000), (12, 10000), (12,)
+    args = tuple(torch.randn(shape).requires_grad_() for shape in shapes)
+    given = tuple(x.detach() for x in args)
+    compiled = bt.jit(target=GPU)(fn).lower(*given).compile()
+    (product,) = compiled.fallbacks
+    assert product.name == {layer: "linear", added: "mm"}[fn]
+    assert len(compiled.kernels) == 1
+    assert f"// {product.name}: float32[16, 12], b: float32[12]," in compiled.source("cuda")
+    few = tuple(x.detach()[:, :8000] if x.ndim == 2 else x.detach() for x in args)
+    assert bt.jit(target=GPU)(fn).lower(*few).fallbacks[0].name in ("linear", "addmm")
+    wide = [x.double().requires_grad_() for x in given]
+    exact = fn(*wide)
+    within = {"rtol": 1e-4, "atol": 1e-4 * exact.abs().max().item()}
+    torch.testing.assert_close(gpu.call(compiled, given).double(), exact.detach(), **within)
+    grad = torch.randn(exact.shape)
+    ours = gpu.gradients(bt.jit(target=GPU)(fn).lower(*args).compile(), args, {0: grad})
+    for one, other in zip(ours, torch.autograd.grad(exact, wide, grad.double())):
+        within = {"rtol": 1e-4, "atol": 1e-4 * other.abs().max().item()}
+        torch.testing.assert_close(one.double(), other, **within)
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_products_of_a_few_rows_are_ours(rows: int) -> None:
     assert (
