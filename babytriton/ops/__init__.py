@@ -23,6 +23,7 @@ from babytriton.ops import (
     norms,
     padding,
     pooling,
+    powers,
     rearranging,
     reductions,
     scans,
@@ -38,6 +39,7 @@ from babytriton.ops.table import index
 
 ROWS = (
     *elementwise.ROWS,
+    *powers.ROWS,
     *math.ROWS,
     *logic.ROWS,
     *casts.ROWS,
