@@ -16,6 +16,7 @@ from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import is_users, nodes
 from babytriton.passes.ascii_names import ascii_of, free, in_ascii
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel
+from babytriton.passes.duplicates import common_name
 from babytriton.passes.launch_names import END, of_launch
 
 # Names that Relax gives to what the user has none for.
@@ -42,11 +43,11 @@ _LONGEST = 40
 
 @dataclass(frozen=True)
 class _Use:
-    """The first call of a kernel.
+    """The calls of a kernel.
 
     Attributes:
-        function: the function that calls it.
-        arguments: what it is given.
+        function: the function that calls it first.
+        arguments: what it is given there, called what all calls have in common.
         results: what the user calls each tensor that it writes, if it does.
         places: which of the function's results each is, if it is one.
     """
@@ -61,6 +62,22 @@ class _Use:
         """What the user calls the one tensor that it writes, if it is one."""
         return self.results[0] if len(self.results) == 1 else None
 
+    def with_another(self, other: _Use) -> _Use:
+        """These and one more."""
+        return _Use(
+            self.function,
+            tuple(map(_argument_of_both, self.arguments, other.arguments)),
+            tuple(map(common_name, self.results, other.results)),
+            tuple(mine if mine == own else None for mine, own in zip(self.places, other.places)),
+        )
+
+
+def _argument_of_both(first: relax.Expr, second: relax.Expr) -> relax.Expr:
+    if not _has_users_name(first) or first.same_as(second):
+        return first
+    name = common_name(first.name, second.name) if _has_users_name(second) else None
+    return first if name == first.name else relax.Var(name or "gv", first.ty)
+
 
 def named(mod: IRModule) -> IRModule:
     """A module with the user's names for its kernels, and for the tensors that these write.
@@ -68,11 +85,12 @@ def named(mod: IRModule) -> IRModule:
     A kernel is called after the function, and where that has several, after what the user calls
     its result. A kernel that is the user's own TensorIR and nothing else keeps its name. What the
     function returns without a name of its own has the function's. What passes from one kernel to
-    another without any is called there what it is called here.
+    another without any is called there what it is called here. What several calls of a kernel have
+    other names for is called what these have in common.
     """
     uses: dict[ir.GlobalVar, _Use] = {}
     for kernel, use in _uses(mod):
-        uses.setdefault(kernel, use)
+        uses[kernel] = uses[kernel].with_another(use) if kernel in uses else use
     functions = {
         var: _with_results(_with_arguments(func, uses.get(var)), uses.get(var))
         for var, func in mod.functions_items()

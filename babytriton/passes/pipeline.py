@@ -33,6 +33,7 @@ from babytriton.passes.cpu.streaming import store_past_caches
 from babytriton.passes.cpu.work import tell_work
 from babytriton.passes.cpu.zeros import define_zeros
 from babytriton.passes.divisions import towards_zero
+from babytriton.passes.duplicates import without_duplicates
 from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
@@ -148,7 +149,8 @@ def fuse(
     rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
     mod = recomputed(mod, rule_of, backend.cheap)
     mod = names.with_results(mod, returned)
-    mod = names.named(results_as_arguments(mod, results))
+    mod = without_duplicates(results_as_arguments(mod, results))
+    mod = names.named(mod)
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     return updates.parts_in_place(mod, written)
 

@@ -7,6 +7,7 @@ gives the new ones, it writes these to the argument itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,13 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.aliasing import reads_before_it_writes
-from babytriton.passes.bindings import CALL_IN_PLACE, CALL_PACKED, CALL_TIR, read_by
+from babytriton.passes.bindings import (
+    CALL_IN_PLACE,
+    CALL_PACKED,
+    CALL_TIR,
+    add_kernel,
+    read_by,
+)
 from babytriton.passes.names import named_after
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
 from babytriton.plan import Updates
@@ -97,17 +104,15 @@ def _in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
     if not updates.pairs or "vdevice" in mod.global_infos:
         return mod
     program = _Program.of(mod, updates)
-    kernels: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-    calls: dict[relax.Var, _Call] = {}
+    found: dict[relax.Var, tuple[tirx.PrimFunc, _Call]] = {}
     for parameter, output in updates.pairs:
         for old, new in program.versions(parameter, output):
-            call = calls.get(program.calls[new].variable, program.calls[new])
-            place = call.place_of(new)
-            merged = _merged(kernels.get(call.kernel, mod[call.kernel]), call, old, place, changed)
-            if merged is None:
-                continue
-            kernels[call.kernel], calls[call.variable] = merged
-    return _with_calls(mod, program, kernels, calls) if calls else mod
+            call = program.calls[new]
+            func, call = found.get(call.variable, (mod[call.kernel], call))
+            merged = _merged(func, call, old, call.place_of(new), changed)
+            if merged is not None:
+                found[call.variable] = merged
+    return _with_calls(mod, program, found) if found else mod
 
 
 def _merged(
@@ -272,7 +277,7 @@ class _Program:
         found: list[tuple[relax.Var, relax.Var]] = []
         while not value.same_as(first):
             call = self.calls.get(value)
-            if call is None or self.kernels[call.kernel.name_hint] > 1:
+            if call is None:
                 return
             if not all(map(self._is_sure, self.bindings[call.number :])):
                 return  # What fails afterwards would leave numbers that torch never has.
@@ -341,32 +346,35 @@ def _is_of_part(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> bool:
 
 
 def _with_calls(
-    mod: IRModule,
-    program: _Program,
-    kernels: Mapping[ir.GlobalVar, tirx.PrimFunc],
-    calls: Mapping[relax.Var, _Call],
+    mod: IRModule, program: _Program, found: Mapping[relax.Var, tuple[tirx.PrimFunc, _Call]]
 ) -> IRModule:
-    """The program with other kernels and calls of them."""
+    """The program with other calls, by their variables, and the kernels of these.
+
+    Calls of one kernel that write to the same of its parameters are calls of one kernel again.
+    """
     functions = dict(mod.functions_items())
-    renamed: dict[ir.GlobalVar, ir.GlobalVar] = {}
-    for var, kernel in kernels.items():
-        # A variable for a function has its type once and for all.
-        renamed[var] = made = ir.GlobalVar(var.name_hint)
-        use = next(call for call in calls.values() if call.kernel == var)
-        written = sorted(at for at in use.places if at != _NEW)
-        func = named_after(kernel, use.arguments).with_attr(IN_PLACE, written)
-        _update_type(made, func.ty)
-        del functions[var]
-        functions[made] = func
+    left = Counter(program.kernels)
+    left.subtract(call.kernel.name_hint for _, call in found.values())
+    for _, call in found.values():
+        if not left[call.kernel.name_hint]:
+            functions.pop(call.kernel, None)
+    made: dict[tuple[ir.GlobalVar, tuple[int, ...]], ir.GlobalVar] = {}
+    for kernel, call in found.values():
+        key = call.kernel, tuple(call.places)
+        if key not in made:
+            written = sorted(at for at in call.places if at != _NEW)
+            func = named_after(kernel, call.arguments).with_attr(IN_PLACE, written)
+            # A variable for a function has its type once and for all.
+            made[key] = add_kernel(functions, call.kernel.name_hint, func)
     entry = mod.get_global_var(program.entry)
     function = mod[entry]
     blocks = []
     for block in function.body.blocks:
         bindings = []
         for binding in block.bindings:
-            call = calls.get(binding.var)
-            if call is not None:
-                value = call.value(renamed[call.kernel])
+            if binding.var in found:
+                _, call = found[binding.var]
+                value = call.value(made[call.kernel, tuple(call.places)])
                 _update_type(value, binding.var.ty)
                 binding = relax.VarBinding(binding.var, value, binding.span)
             bindings.append(binding)

@@ -1,0 +1,60 @@
+"""Kernels that are the same are one, which is called several times.
+
+The layers of a network, or the steps of a loop that is written out, make kernels that differ in
+nothing but what they are given. One of these is scheduled, compiled and shown.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, relax, tirx
+from tvm.ir import IRModule
+
+from babytriton.ops.primfunc import is_users
+from babytriton.passes.lines import of_kernel
+
+
+def without_duplicates(mod: IRModule) -> IRModule:
+    """A program that calls one kernel where several compute the same, for the same lines.
+
+    Args:
+        mod: the program, of fused kernels that are not scheduled. One for several devices stays as
+            it is: a kernel is compiled for that of the tensors that it is given.
+    """
+    if "vdevice" in mod.global_infos:
+        return mod
+    first: dict[int, list[tuple[ir.GlobalVar, tirx.PrimFunc]]] = {}
+    same: dict[ir.GlobalVar, ir.GlobalVar] = {}
+    for var, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or is_users(func) or not of_kernel(func):
+            continue
+        nameless = func.without_attr("global_symbol")
+        likely = first.setdefault(tvm_ffi.structural_hash(nameless), [])
+        for other, known in likely:
+            if tvm_ffi.structural_equal(nameless, known):
+                same[var] = other
+                break
+        else:
+            likely.append((var, nameless))
+    if not same:
+        return mod
+    functions = {var: func for var, func in mod.functions_items() if var not in same}
+    for var, func in functions.items():
+        if isinstance(func, relax.Function):
+            functions[var] = tvm_ffi.structural_map(
+                func, (ir.GlobalVar, lambda kernel: same.get(kernel, kernel))
+            )
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def common_name(first: str | None, second: str | None) -> str | None:
+    """The words that two names begin with and those that they end with; None without any."""
+    if first is None or second is None or first == second:
+        return first if first == second else None
+    words, others = first.split("_"), second.split("_")
+    shortest = min(len(words), len(others))
+    before = next((n for n in range(shortest) if words[n] != others[n]), shortest)
+    rest = shortest - before
+    after = next((n for n in range(rest) if words[-1 - n] != others[-1 - n]), rest)
+    name = "_".join([*words[:before], *words[len(words) - after :]])
+    return name if name.isidentifier() else None
