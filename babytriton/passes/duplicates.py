@@ -6,12 +6,13 @@ nothing but what they are given. One of these is scheduled, compiled and shown.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.primfunc import is_users
-from babytriton.passes.lines import of_kernel
 
 
 def without_duplicates(mod: IRModule) -> IRModule:
@@ -23,19 +24,12 @@ def without_duplicates(mod: IRModule) -> IRModule:
     """
     if "vdevice" in mod.global_infos:
         return mod
-    first: dict[int, list[tuple[ir.GlobalVar, tirx.PrimFunc]]] = {}
-    same: dict[ir.GlobalVar, ir.GlobalVar] = {}
-    for var, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or is_users(func) or not of_kernel(func):
-            continue
-        nameless = func.without_attr("global_symbol")
-        likely = first.setdefault(tvm_ffi.structural_hash(nameless), [])
-        for other, known in likely:
-            if tvm_ffi.structural_equal(nameless, known):
-                same[var] = other
-                break
-        else:
-            likely.append((var, nameless))
+    kernels = [
+        var
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and not is_users(func)
+    ]
+    same = same_as_before(mod, kernels)
     if not same:
         return mod
     functions = {var: func for var, func in mod.functions_items() if var not in same}
@@ -45,6 +39,24 @@ def without_duplicates(mod: IRModule) -> IRModule:
                 func, (ir.GlobalVar, lambda kernel: same.get(kernel, kernel))
             )
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def same_as_before(
+    mod: IRModule, kernels: Iterable[ir.GlobalVar]
+) -> dict[ir.GlobalVar, ir.GlobalVar]:
+    """The one before it for each kernel that is the same as another, its attributes included."""
+    first: dict[int, list[tuple[ir.GlobalVar, tirx.PrimFunc]]] = {}
+    same: dict[ir.GlobalVar, ir.GlobalVar] = {}
+    for var in kernels:
+        nameless = mod[var].without_attr("global_symbol")
+        likely = first.setdefault(tvm_ffi.structural_hash(nameless), [])
+        equal = (other for other, known in likely if tvm_ffi.structural_equal(nameless, known))
+        found = next(equal, None)
+        if found is None:
+            likely.append((var, nameless))
+        else:
+            same[var] = found
+    return same
 
 
 def common_name(first: str | None, second: str | None) -> str | None:

@@ -10,11 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by, replaced
+from babytriton.passes.bindings import (
+    CALL_TIR,
+    elements,
+    is_tensor,
+    read_by,
+    replaced,
+    with_arguments,
+)
 from babytriton.passes.blocks import plain_blocks
+from babytriton.passes.duplicates import same_as_before
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.scheduling import is_scheduled
 
@@ -37,11 +46,13 @@ def fold_constants(mod: IRModule) -> IRModule:
     hidden: dict[str, dict[relax.Var, relax.Expr]] = {}
     for var, function in mod.functions_items():
         if isinstance(function, relax.Function):
+            functions[var] = function = _each_once(mod, function)
             tables = _Tables(mod, function)
             found = tables.hidden()
             if tables.sources:
                 functions[var], hidden[var.name_hint] = found, tables.sources
     if not hidden:
+        mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         return relax.transform.FoldConstant()(mod)
     kernels = {call.args[0]: mod[call.args[0]] for x in hidden.values() for call in x.values()}
     mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -52,6 +63,56 @@ def fold_constants(mod: IRModule) -> IRModule:
     }
     functions |= kernels  # which nothing called meanwhile
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _each_once(mod: IRModule, function: relax.Function) -> relax.Function:
+    """The function with one binding for each small tensor that is known while compiling.
+
+    The layers of a network have one mask, and TVM compiles what computes it for each anew.
+    """
+    folded = _folded(function)
+
+    def is_small(var: relax.Var) -> bool:
+        is_inside = var in folded and isinstance(var, relax.DataflowVar)
+        return is_inside and is_tensor(var) and elements(var) < LARGE
+
+    parts = [[x for x in block.bindings if is_small(x.var)] for block in function.body.blocks]
+    called = dict.fromkeys(binding.value.args[0] for part in parts for binding in part)
+    kernels = same_as_before(mod, called)
+    same: dict[relax.Var, relax.Var] = {}
+    for part in parts:
+        known: dict[int, list[tuple[relax.Var, relax.Expr]]] = {}
+        for binding in part:
+            kernel, *given = replaced(binding.value, same).args
+            value = with_arguments(binding.value, [kernels.get(kernel, kernel), *given])
+            likely = known.setdefault(tvm_ffi.structural_hash(value), [])
+            equal = (var for var, other in likely if tvm_ffi.structural_equal(value, other))
+            first = next(equal, None)
+            if first is None:
+                likely.append((binding.var, value))
+            else:
+                same[binding.var] = first
+    if not same:
+        return function
+    blocks = [
+        type(block)([x for x in block.bindings if x.var not in same])
+        for block in function.body.blocks
+    ]
+    return relax.Function(
+        function.params,
+        replaced(relax.SeqExpr(blocks, function.body.body), same),
+        *(function.ret_ty, function.is_pure, function.attrs, function.span),
+    )
+
+
+def _folded(function: relax.Function) -> set[relax.Var]:
+    """The results of kernels that are known while compiling."""
+    found: set[relax.Var] = set()
+    for block in function.body.blocks:
+        for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
+            if _is_kernel(binding) and all(x in found for x in read_by(binding)):
+                found.add(binding.var)
+    return found
 
 
 class _Tables:
@@ -74,18 +135,14 @@ class _Tables:
         self._places: dict[relax.Var, relax.Var] = {}
         """The parameter for each tensor that is computed from nothing."""
         self.sources: dict[relax.Var, relax.Expr] = {}
-        self._folded: set[relax.Var] = set()
-        """What is known while compiling."""
+        self._folded = _folded(function)
         self._readers: Counter[relax.Var] = Counter()
         """How many kernels that are not read a tensor."""
         for block in function.body.blocks:
             for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
                 self._learn(binding)
-                read = read_by(binding)
-                if _is_kernel(binding) and all(x in self._folded for x in read):
-                    self._folded.add(binding.var)
-                else:
-                    self._readers.update(read)
+                if binding.var not in self._folded:
+                    self._readers.update(read_by(binding))
 
     def hidden(self) -> relax.Function:
         """The function with parameters for what such tensors begin with, so that none is known.

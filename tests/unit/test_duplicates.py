@@ -219,3 +219,52 @@ def test_an_edited_kernel_is_edited_for_all_of_its_calls() -> None:
     edited = compiled.with_source(source.replace("+= (double)xs[", "+= 3 * (double)xs["))
     for found, x in zip(gpu.call(edited, (xs,)), xs):
         torch.testing.assert_close(found, torch.cumsum(x, 0) * 3)
+
+
+def masked(xs):
+    masks = [torch.arange(6) % 3 > 0 for _ in xs]
+    return [torch.where(m, x, 0.0).cumsum(0) for m, x in zip(masks, xs)]
+
+
+def masked_and_masks(xs):
+    masks = [torch.arange(6) % 3 > 0 for _ in xs]
+    return [torch.where(m, x, 0.0).cumsum(0) for m, x in zip(masks, xs)] + masks
+
+
+def test_what_is_known_is_computed_once() -> None:
+    xs = [torch.rand(6) for _ in range(3)]
+    jitted = bt.jit("cpu")(masked)
+    program = str(jitted.lower(xs).schedule().mod)
+    assert program.count('"ir.GenericConst"][0]') == len(xs)
+    assert '"ir.GenericConst"][1]' not in program
+    for found, expected in zip(jitted(xs), masked(xs)):
+        torch.testing.assert_close(found, expected)
+
+
+def test_what_is_known_is_of_its_own_memory() -> None:
+    xs = [torch.rand(6) for _ in range(3)]
+    jitted = bt.jit("cpu")(masked_and_masks)
+    for _ in range(2):
+        found, expected = jitted(xs), masked_and_masks(xs)
+        for one, other in zip(found, expected):
+            torch.testing.assert_close(one, other)
+        found[3].fill_(False)
+        assert torch.equal(found[4], expected[4])
+
+
+def causal(xs):
+    results = []
+    for x in xs:
+        n = x.shape[0]
+        later = torch.arange(n)[:, None] < torch.arange(n)
+        results.append(torch.where(later, float("-inf"), x).softmax(-1))
+    return results
+
+
+def test_large_masks_are_no_tables_also_in_several_layers() -> None:
+    xs = [torch.rand(150, 150) for _ in range(2)]
+    jitted = bt.jit("cpu")(causal)
+    program = str(jitted.lower(xs).schedule().mod)
+    assert "GenericConst" not in program
+    for found, expected in zip(jitted(xs), causal(xs)):
+        torch.testing.assert_close(found, expected)
