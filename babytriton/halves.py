@@ -14,6 +14,7 @@ from babytriton.frontend.lowering import Lowering, Output
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import FloatSpec, Leaf, Parameters, Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
+from babytriton.ops.primfunc import nodes
 from babytriton.passes import gradient
 from babytriton.passes.gradient import Parameter, Result
 from babytriton.types import Dim, MemoryFormat, TensorType, find_dtype, of_any_sizes
@@ -27,6 +28,8 @@ class Division:
         inputs: the numbers of the inputs that gradients are of.
         outputs: for each of these, the number of its gradient among the outputs of the way back;
             ``None`` where no result depends on the input.
+        needs: for each of these, the numbers of the outputs of the way forward whose gradients it
+            is computed from.
         results: how many outputs of the way forward are not there to be saved.
         differentiable: of those, the numbers of the ones that gradients flow through.
         sources: what the way back takes: inputs, outputs of the way forward, and gradients.
@@ -37,6 +40,7 @@ class Division:
 
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]
+    needs: tuple[frozenset[int], ...]
     results: int
     differentiable: tuple[int, ...]
     sources: tuple[Parameter | Result | Cotangent, ...]
@@ -130,9 +134,12 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
     )
     back, sources, found = _way_back(program, split, signature)
     wanted = [(places[i], n) for i, n in zip(where.inputs, where.outputs) if i in places]
+    numbers = tuple(None if n is None else n - where.results for _, n in wanted)
+    needs = _needs(split.backward[gradient.backward_of(program.entry)], sources, back.inputs)
     division = Division(
         tuple(i for i, _ in wanted),
-        tuple(None if n is None else n - where.results for _, n in wanted),
+        numbers,
+        tuple(frozenset() if n is None else needs[n] for n in numbers),
         where.results,
         where.differentiable,
         tuple(Parameter(places[x.number]) if isinstance(x, Parameter) else x for x in sources),
@@ -142,6 +149,27 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
     )
     names = tuple(found.names)
     return forward, Halves(division, back, Parameters.named(program.entry, names), found)
+
+
+def _needs(
+    back: relax.Function,
+    sources: Sequence[Parameter | Result | Cotangent],
+    inputs: Sequence[Input],
+) -> list[frozenset[int]]:
+    """For each output of a way back, the numbers of the results whose gradients it comes from."""
+    found: dict[ir.Var, frozenset[int]] = {}
+    for input, param in zip(inputs, back.params):
+        source = sources[input] if isinstance(input, int) else None
+        if isinstance(source, Cotangent):
+            found[param] = frozenset([source.output])
+
+    def of(expr: relax.Expr) -> frozenset[int]:
+        return frozenset().union(*(found.get(x, frozenset()) for x in nodes(expr, ir.Var)))
+
+    for block in back.body.blocks:
+        for binding in block.bindings:
+            found[binding.var] = of(binding.value)
+    return [of(field) for field in back.body.body.fields]
 
 
 def _fallbacks(program: Lowering, inputs: Sequence[Input]) -> tuple[Any, ...]:

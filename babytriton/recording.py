@@ -176,22 +176,30 @@ class _Recorded(torch.autograd.Function):
         if how is None:
             return
         given, saved = dict(zip(how.places, inputs[1:])), how.saved
-        ctx.call = call
+        ctx.call, ctx.likes = call, None
+        if len(through) > 1:  # of which some may have no gradient
+            ctx.set_materialize_grads(False)
+            ctx.likes = [(x.shape, x.dtype, x.device) for x in output]
         ctx.before = [given[i].detach().clone() for i in saved.before]
         ctx.save_for_backward(*[given[i] for i in saved.read], *[output[i] for i in saved.results])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         call, tensors = ctx.call, ctx.saved_tensors
         how = call.program.differentiated
+        missing = {i for i, grad in enumerate(grads) if grad is None}
+        given: Any = tuple(map(_zeros_if_none, grads, ctx.likes)) if missing else grads
         saved, count = how.saved, len(how.saved.read)
         places = (*saved.read, *saved.before)
         parameters = call.filled(places, (*tensors[:count], *ctx.before))
         if torch.is_grad_enabled():
-            found = _again(call, how, parameters, grads)
+            found = _again(call, how, parameters, given)
         else:
-            found = _back(how, parameters, dict(zip(saved.results, tensors[count:])), grads)
+            found = _back(how, parameters, dict(zip(saved.results, tensors[count:])), given)
         by_input = dict(zip(how.division.inputs, how.division.outputs))
+        for i, needs in zip(how.division.inputs, how.division.needs) if missing else ():
+            if needs and needs <= missing:  # torch gives none of an input that nothing reaches
+                by_input[i] = None
         numbers = [by_input.get(i) for i in how.places]
         return (None, *[None if n is None else found[n] for n in numbers])
 
@@ -213,6 +221,13 @@ class _Recorded(torch.autograd.Function):
             return _without_elements(call, in_dims, tensors)
         outputs = tuple(torch.stack(parts) for parts in zip(*each))
         return outputs, (0,) * len(outputs)
+
+
+def _zeros_if_none(
+    grad: torch.Tensor | None, like: tuple[torch.Size, torch.dtype, torch.device]
+) -> torch.Tensor:
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
 
 
 def _each_its_own(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

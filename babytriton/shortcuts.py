@@ -315,9 +315,10 @@ class _Maker:
         # The tensors' own guards ask what is asked of all at once.
         places = {id(input.place) for input in hidden.values()}
         others = [guard for guard in self._program.guards if id(guard.place) not in places]
+        know = self._attempt.know
         self._attempt.require_outside(
-            {name: input.place.read for name, input in hidden.items()},
-            [(guard.place.read, guard.holds) for guard in others],
+            {name: input.place.expression(know) for name, input in hidden.items()},
+            [guard.test(know) for guard in others],
         )
         for name, input in hidden.items():
             self._tensor(name, input.place.read(), input.type)

@@ -73,13 +73,26 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
         return inline(at, node, described.fget, (owner,), {})
     found = getattr(owner, name)
     captures = at.program.captures
-    if isinstance(found, (types.MethodType, types.BuiltinMethodType)):
+    if _is_method(owner, found):
         captures.watch_method(owner, name, found)
         return found
     place = None
     if isinstance(owner, torch.nn.Module):
         place = modules.place_of(owner, captures.path_of(owner) or type(owner).__name__, name)
     return captures.lift(place or captures.attribute_place(owner, name), found)
+
+
+def _is_method(owner: Any, found: Any) -> bool:
+    """Whether an attribute is a method, or what a module has of Python's own, which stays there.
+
+    A function such as ``torch.relu`` that an object holds is none: it may hold another one later.
+    """
+    if isinstance(found, types.MethodType):
+        return True
+    if not isinstance(found, types.BuiltinMethodType):
+        return False
+    of_module = isinstance(found.__self__, types.ModuleType | None)
+    return isinstance(owner, types.ModuleType) or not of_module
 
 
 def call(
@@ -94,8 +107,8 @@ def call(
         return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
     if fn is super and not args:
         return _super(at, node)
-    if fn is getattr and len(args) > 1 and isinstance(args[1], str):
-        return _getattr(at, node, *args)
+    if fn in (getattr, hasattr) and len(args) > 1 and isinstance(args[1], str):
+        return (_getattr if fn is getattr else _hasattr)(at, node, *args)
     if isinstance(fn, functools.partial):
         held = _held(at, fn)
         return call(at, node, fn.func, (*held[0], *args), {**held[1], **kwargs})
@@ -224,6 +237,7 @@ def _torch(
     kwargs: dict[str, Any],
 ) -> Any:
     name = getattr(fn, "__name__", str(fn))
+    at.program.captures.watch_whole((*args, *kwargs.values()))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         return at.program.builder.call(fn, args, kwargs)
 
@@ -280,8 +294,16 @@ def _getattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str, *default: 
         return attribute(at, node, owner, name)
     except AttributeError:
         if default:
+            at.program.captures.watch_presence(owner, name, False)
             return default[0]
         at.fail(errors.NoAttribute(at.span(node), f"a {type(owner).__name__}", name))
+
+
+def _hasattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> bool:
+    found = bool(at.python(node, hasattr, owner, name))
+    if not isinstance(owner, (Value, LocalFunction)):
+        at.program.captures.watch_presence(owner, name, found)
+    return found
 
 
 def _records_gradients(at: CodeGenerator) -> bool:

@@ -10,6 +10,7 @@ import builtins
 import collections
 import copy
 import functools
+import keyword
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +19,17 @@ from typing import Any
 import torch
 
 from babytriton.frontend.signature import records
+from babytriton.frontend.snapshots import changes, state_of
 from babytriton.types import TensorType
 
+_PLAIN = (list, dict, tuple)
+"""Containers that are taken apart: what a class of the user's does with them is Python's."""
+
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+Know = Callable[[str, Any], str]
+"""Gives a variable for an object, of which a name is known that tells what it is."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +38,29 @@ class Place:
 
     Attributes:
         path: as the user would write it, such as ``self.weight`` or ``WEIGHTS[0]``.
+        owner: what it is read from, where ``how`` says how.
+        how: what stands behind the owner in Python, such as ``["WEIGHTS"]``.
     """
 
     path: str
     read: Callable[[], Any]
+    owner: Any = None
+    how: str | None = None
 
     @classmethod
     def of_global(cls, scope: dict[str, Any], name: str) -> Place:
-        """A name of a module, or a builtin."""
-        found = scope if name in scope else vars(builtins)
-        return cls(name, lambda: found[name])
+        """A name of a module."""
+        return cls(name, lambda: scope[name], scope, f"[{name!r}]")
+
+    @classmethod
+    def of_builtin(cls, scope: dict[str, Any], name: str) -> Place:
+        """A name of Python's, which one of the module's may take the place of."""
+        return cls(name, lambda: scope[name] if name in scope else vars(builtins)[name])
 
     @classmethod
     def of_cell(cls, cell: types.CellType, name: str) -> Place:
         """A variable of an enclosing function."""
-        return cls(name, lambda: cell.cell_contents)
+        return cls(name, lambda: cell.cell_contents, cell, ".cell_contents")
 
     @classmethod
     def of_module(cls, module: types.ModuleType, name: str) -> Place:
@@ -52,7 +69,17 @@ class Place:
 
     def item(self, owner: Any, key: Any) -> Place:
         """An item of the container found here."""
-        return Place(f"{self.path}[{key!r}]", lambda: owner[key])
+        kind = next((kind for kind in _PLAIN if isinstance(owner, kind)), type(owner))
+        return Place(f"{self.path}[{key!r}]", lambda: kind.__getitem__(owner, key))
+
+    def expression(self, know: Know) -> str:
+        """What gives the value in Python; a call of a function takes longer."""
+        if self.how is None:
+            return f"{know('read', self.read)}()"
+        return f"{know('owner', self.owner)}{self.how}"
+
+
+_ANY = object()
 
 
 @dataclass(frozen=True)
@@ -63,17 +90,34 @@ class Guard:
         place: where.
         holds: whether the value found there will do.
         before: the value that the program was compiled for, in words.
+        itself: the one object that will do, where no other does.
     """
 
     place: Place
     holds: Callable[[Any], bool]
     before: str = "another object"
+    itself: Any = _ANY
+
+    @classmethod
+    def of_object(cls, place: Place, value: Any, before: str = "another object") -> Guard:
+        """That there is one object and no other."""
+        if type(value).__module__.startswith("tvm."):
+            # Python's objects are handles of TVM's: a module makes another at each look into it.
+            return cls(place, lambda now: bool(value.same_as(now)), before)
+        return cls(place, lambda now: now is value, before, value)
 
     def __call__(self) -> bool:
         try:
             return self.holds(self.place.read())
         except Exception:  # whatever a user's property raises, the value is not there
             return False
+
+    def test(self, know: Know) -> str:
+        """What is true in Python where it holds; it may raise anything where it does not."""
+        found = self.place.expression(know)
+        if self.itself is _ANY:
+            return f"{know('holds', self.holds)}({found})"
+        return f"{found} is {know('itself', self.itself)}"
 
 
 @dataclass
@@ -97,7 +141,7 @@ class Captures:
         """The program's view of a value found outside: tensors in it become hidden inputs."""
         if isinstance(value, torch.Tensor):
             return self._lift_tensor(place, value)
-        if isinstance(value, (list, dict, tuple)):
+        if isinstance(value, _PLAIN):
             return self._lift_container(place, value)
         if isinstance(value, (set, frozenset, collections.deque)):
             self.guards.append(Guard(place, _equal_to(copy.copy(value)), described(value)))
@@ -109,8 +153,8 @@ class Captures:
             self.name(value, place.path)
             if isinstance(value, types.FunctionType):
                 self.guards.append(Guard(place, _same_function(value)))
-            elif not isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
-                self.guards.append(Guard(place, _same_as(value)))
+            else:
+                self.guards.append(Guard.of_object(place, value))
         return value
 
     def name(self, value: Any, path: str) -> None:
@@ -136,10 +180,31 @@ class Captures:
             place = self.attribute_place(owner, name)
             self.watch((id(owner), name), Guard(place, lambda now: is_same(now.__func__)))
 
+    def watch_presence(self, owner: Any, name: str, is_there: bool) -> None:
+        """Hold an object to have an attribute, or to be without one."""
+        place = Place(self.attribute_place(owner, name).path, lambda: hasattr(owner, name))
+        before = "there" if is_there else "not there"
+        self.watch((id(owner), name, "is there"), Guard.of_object(place, is_there, before))
+
+    def watch_whole(self, values: Any) -> None:
+        """Hold objects from outside to what they hold: Python may look at all of it.
+
+        Args:
+            values: what plain Python, or torch, is given.
+        """
+        for value in values:
+            if type(value) in (list, tuple):
+                self.watch_whole(value)
+            elif id(value) in self._paths and changes(value):
+                path, before = self._paths[id(value)][1], state_of(value)
+                guard = Guard(Place(f"what {path} holds", _that(value)), _of_state(before))
+                self.watch((id(value), "whole"), guard)
+
     def attribute_place(self, owner: Any, name: str) -> Place:
         """An attribute of an object from outside."""
         _, path = self._paths.get(id(owner), (owner, type(owner).__name__))
-        return Place(f"{path}.{name}", lambda: getattr(owner, name))
+        how = f".{name}" if name.isidentifier() and not keyword.iskeyword(name) else None
+        return Place(f"{path}.{name}", lambda: getattr(owner, name), owner, how)
 
     def item_place(self, owner: Any, key: Any) -> Place:
         """An item of an object from outside that is no plain container."""
@@ -174,12 +239,16 @@ class Captures:
             keys = tuple(value)
             self.guards.append(Guard(place, lambda now: tuple(now) == keys))
             lifted: Any = copy.copy(value)
-            lifted.update({key: self.lift(place.item(value, key), value[key]) for key in keys})
+            for key in keys:
+                item = self.lift(place.item(value, key), dict.__getitem__(value, key))
+                dict.__setitem__(lifted, key, item)
         else:
-            items = [self.lift(place.item(value, i), item) for i, item in enumerate(value)]
+            plain = list if isinstance(value, list) else tuple
+            each = enumerate(plain.__iter__(value))
+            items = [self.lift(place.item(value, i), item) for i, item in each]
             if isinstance(value, list):
                 lifted = copy.copy(value)
-                lifted[:] = items
+                list.__setitem__(lifted, slice(None), items)
             elif hasattr(value, "_fields"):
                 lifted = type(value)(*items)
             else:
@@ -214,11 +283,12 @@ def _equal_to(value: Any) -> Callable[[Any], bool]:
     return lambda now: type(now) is kind and bool(now == value)
 
 
-def _same_as(value: Any) -> Callable[[Any], bool]:
-    if type(value).__module__.startswith("tvm."):
-        # Python's objects are handles of TVM's: a module makes another at each look into it.
-        return lambda now: bool(value.same_as(now))
-    return lambda now: now is value
+def _that(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _of_state(before: Any) -> Callable[[Any], bool]:
+    return lambda now: bool(state_of(now) == before)
 
 
 def _same_function(value: types.FunctionType) -> Callable[[Any], bool]:

@@ -6,7 +6,7 @@ import ast
 import inspect
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,8 +272,8 @@ def lists(fn: types.MethodType) -> bool:
     return known and fn.__func__ is getattr(torch.nn.Module, fn.__name__)
 
 
-def listed(at: Visitor, fn: types.MethodType, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """What such a method gives, and a watch on it."""
+def listed(at: Visitor, fn: types.MethodType, args: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
+    """What such a method gives, once as torch does, and a watch on it."""
     module = fn.__self__
     assert isinstance(module, torch.nn.Module)
     path = _path(at, module)
@@ -290,7 +290,7 @@ def listed(at: Visitor, fn: types.MethodType, args: Any, kwargs: dict[str, Any])
     for name, item in found:
         place = Place(f"{path}.{name}", _reader(module, name) if name else lambda: module)
         items.append((name, at.program.captures.lift(place, item)))
-    return items if fn.__name__.startswith("named_") else [item for _, item in items]
+    return iter(items if fn.__name__.startswith("named_") else [item for _, item in items])
 
 
 def place_of(module: torch.nn.Module, path: str, name: str) -> Place | None:

@@ -82,6 +82,7 @@ class Scope:
         cells = dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ()))
         if name in cells:
             return Place.of_cell(cells[name], name)
-        if name in self.fn.__globals__ or hasattr(builtins, name):
-            return Place.of_global(self.fn.__globals__, name)
-        return None
+        scope = self.fn.__globals__
+        if name in scope:
+            return Place.of_global(scope, name)
+        return Place.of_builtin(scope, name) if hasattr(builtins, name) else None

@@ -123,7 +123,10 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
     if not name.endswith("_") or name.endswith("__") or name in ("and_", "or_"):
         return None
     if name in _CHANGES_ITSELF:
-        instead = f"use {name.removesuffix('_')}(), which gives another tensor"
+        other = name.removesuffix("_")
+        instead = f"use {other}(), which gives another tensor"
+        if not callable(getattr(T, other, None)):
+            instead = f"call {name}() outside the function"
         raise Mutation(f"`{name}` changes what the tensor is, not the numbers in it", instead)
     return Write(_without_write(fn, name), args, dict(kwargs), args[:1])
 

@@ -71,21 +71,14 @@ class Attempt:
             self._tests = []
         self._lines += lines
 
-    def require_outside(
-        self,
-        reads: Mapping[str, Callable[[], Any]],
-        conditions: Iterable[tuple[Callable[[], Any], Callable[[Any], bool]]],
-    ) -> None:
+    def require_outside(self, reads: Mapping[str, str], tests: Sequence[str]) -> None:
         """Read what is outside the function; where that fails, the call is missed.
 
         Args:
-            reads: what gives the value of a variable.
-            conditions: what reads a value, and whether it will do.
+            reads: what gives the value of a variable, as Python writes it.
+            tests: what must be true, likewise.
         """
-        lines = [f"{name} = {self.know('read', read)}()" for name, read in reads.items()]
-        tests = [
-            f"{self.know('holds', holds)}({self.know('read', r)}())" for r, holds in conditions
-        ]
+        lines = [f"{name} = {read}" for name, read in reads.items()]
         if tests:
             lines += [f"if not ({' and '.join(tests)}):", "    return missed"]
         if lines:

@@ -816,3 +816,35 @@ def test_what_is_the_largest_of_computed_halves(dtype: torch.dtype) -> None:
         for y, run in ((ours, bt.jit("cpu")(fn)), (theirs, fn)):
             (run(y).float() ** 2).sum().backward()
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0.1, atol=0.01)
+
+
+class TwoHeads(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        y = x.sin()
+        return self.a(y), self.b(y).exp(), y
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2), (0, 1)])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_what_no_gradient_reaches_has_none(used, create_graph) -> None:
+    found = []
+    for compile in (bt.jit("cpu"), lambda module: module):
+        module = TwoHeads()
+        x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+        results = compile(module)(x)
+        loss = sum(results[n].square().sum() for n in used)
+        inputs = [x, *module.parameters()]
+        grads = torch.autograd.grad(loss, inputs, allow_unused=True, create_graph=create_graph)
+        if create_graph:
+            (second,) = torch.autograd.grad(grads[0].square().sum(), [x])
+            grads = (*grads, second)
+        found.append(grads)
+    for ours, theirs in zip(*found):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,244 @@
+"""What a function takes from outside is watched: a call after a change computes what torch does."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import enum
+import math
+import types
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import babytriton as bt
+
+X = torch.linspace(-1.0, 1.0, 5)
+
+
+def checked(jitted, *args):
+    """The result, which is what plain Python gives."""
+    found, expected = jitted(*args), jitted.fn(*args)
+    torch.testing.assert_close(found, expected)
+    return found
+
+
+def compiled_again(jitted) -> int:
+    return len(jitted.specializations())
+
+
+act = torch.sin
+namespace = math
+held = {"f": F.gelu}
+
+
+def test_functions_of_torch_are_watched(monkeypatch) -> None:
+    @bt.jit("cpu")
+    def of_global(x):
+        return act(x)
+
+    @bt.jit("cpu")
+    def of_item(x):
+        return held["f"](x)
+
+    @bt.jit("cpu")
+    def of_alias(x):
+        return x * namespace.sqrt(4.0)
+
+    for jitted in (of_global, of_item, of_alias):
+        checked(jitted, X)
+    monkeypatch.setitem(globals(), "act", torch.cos)
+    monkeypatch.setitem(held, "f", torch.relu)
+    monkeypatch.setitem(globals(), "namespace", types.SimpleNamespace(sqrt=lambda v: v))
+    for jitted in (of_global, of_item, of_alias):
+        checked(jitted, X)
+    monkeypatch.setitem(globals(), "act", lambda x: x * 3)
+    checked(of_global, X)
+
+
+class Activated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = torch.relu
+        self.linear = nn.Linear(5, 5)
+
+    def forward(self, x):
+        y = self.act(self.linear(x))
+        if hasattr(self, "adapter"):
+            y = y + self.adapter(x)
+        return y * getattr(self, "scale", 1.0)
+
+
+@torch.no_grad()
+def test_attributes_of_modules_are_watched_there_or_not() -> None:
+    module = Activated()
+    jitted = bt.jit("cpu")(module)
+
+    def check() -> None:
+        torch.testing.assert_close(jitted(X), module(X))
+
+    check()
+    module.act = torch.tanh
+    check()
+    module.adapter = nn.Linear(5, 5)
+    check()
+    module.scale = 5.0
+    check()
+    del module.adapter, module.scale
+    check()
+
+
+def test_a_builtin_that_is_shadowed_later(monkeypatch) -> None:
+    @bt.jit("cpu")
+    def total(x):
+        return sum([x, x])
+
+    checked(total, X)
+    monkeypatch.setitem(globals(), "sum", lambda xs: xs[0] * 100)
+    checked(total, X)
+    monkeypatch.delitem(globals(), "sum")
+    checked(total, X)
+
+
+class Tenfold(dict):
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 10
+
+
+class Reversed(list):
+    def __iter__(self):
+        return iter([self[1], self[0]])
+
+
+counts = collections.Counter("aab")
+tenfold = Tenfold(a=1.0)
+ordered = collections.OrderedDict(b=2.0, a=X)
+default = collections.defaultdict(float, a=3.0)
+backwards = Reversed([1.0, 2.0])
+
+
+def test_containers_with_ways_of_their_own() -> None:
+    @bt.jit("cpu")
+    def scaled(x):
+        return x * counts["a"], x * tenfold["a"], x * ordered["a"] + ordered["b"], x * default["a"]
+
+    @bt.jit("cpu")
+    def first(x):
+        return x * next(iter(backwards))
+
+    checked(scaled, X)
+    checked(first, X)
+    counts.update("a")
+    dict.__setitem__(tenfold, "a", 2.0)
+    default["a"] = 5.0
+    checked(scaled, X)
+
+
+@dataclasses.dataclass
+class Config:
+    k: float = 1.0
+    rates: list = dataclasses.field(default_factory=lambda: [1.0, 2.0])
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self) -> None:
+        self.k = 1.0
+
+    def __float__(self) -> float:
+        return self.k
+
+
+class Schedule:
+    k = 1.0
+
+    def __float__(self) -> float:
+        return self.k
+
+    def __len__(self) -> int:
+        return int(self.k)
+
+    def __bool__(self) -> bool:
+        return self.k > 2
+
+    def __mul__(self, other):
+        return self.k * other
+
+    def __iter__(self):
+        return iter([self.k])
+
+    def __eq__(self, other) -> bool:
+        return self.k == other
+
+    __hash__ = None
+
+
+config, schedule, slotted = Config(), Schedule(), Slotted()
+array = np.ones(5, dtype=np.float32)
+
+WHOLE = {
+    "vars": lambda x: x * vars(config)["k"],
+    "asdict": lambda x: x * dataclasses.asdict(config)["k"],
+    "replace": lambda x: x * dataclasses.replace(config).k,
+    "copy": lambda x: x * copy.copy(config).k,
+    "equal": lambda x: x * 2 if config == Config(1.0) else x,
+    "text": lambda x: x * len(f"{config}"),
+    "nested": lambda x: x * len(str(config)),
+    "tensor": lambda x: x * torch.tensor(array),
+    "as_tensor": lambda x: x + torch.as_tensor(array),
+    "mean": lambda x: x * float(np.mean(array)),
+    "float": lambda x: x * float(schedule),
+    "len": lambda x: x * len(schedule),
+    "truth": lambda x: x * 2 if schedule else x,
+    "times": lambda x: x * (schedule * 2),
+    "iterate": lambda x: x * sum(schedule),
+    "compare": lambda x: x * 2 if schedule == 1.0 else x,
+    "slots": lambda x: x * float(slotted),
+    "in a list": lambda x: x * sum(map(float, [schedule, slotted])),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_objects_that_python_looks_at_are_watched(name, monkeypatch) -> None:
+    jitted = bt.jit("cpu")(WHOLE[name])
+    checked(jitted, X)
+    checked(jitted, X)
+    assert compiled_again(jitted) == 1
+    monkeypatch.setattr(config, "k", 777.5)
+    monkeypatch.setattr(schedule, "k", 7.0, raising=False)
+    monkeypatch.setattr(slotted, "k", 3.0)
+    before = array[0]
+    array[0] = 7
+    checked(jitted, X)
+    config.rates.append(3.0)
+    checked(jitted, X)
+    config.rates.pop()
+    array[0] = before
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+mode = Mode.FAST
+
+
+def test_what_stays_as_it_is_compiles_once(monkeypatch) -> None:
+    @bt.jit("cpu")
+    def chosen(x):
+        assert isinstance(config, Config)
+        assert callable(act)
+        return x * 2 if mode == Mode.FAST else x * 3
+
+    checked(chosen, X)
+    monkeypatch.setattr(config, "k", 9.0)  # of which it reads nothing
+    checked(chosen, X)
+    assert compiled_again(chosen) == 1
+    monkeypatch.setitem(globals(), "mode", Mode.SLOW)
+    checked(chosen, X)
