@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
@@ -34,6 +35,7 @@ from babytriton.passes.gpu.writing import (
 )
 from babytriton.passes.nests import offset
 from babytriton.passes.rows import rows_first, shared_rows
+from babytriton.passes.statements import is_number
 
 # Threads of a block whose rows are of one warp or less, and of rows of unknown length.
 BLOCK = 256
@@ -313,16 +315,25 @@ class RowWriter:
         return guarded(is_one, [store(block.buffer, only(value), place)])
 
     def steps(self, body: Callable[[Vector], Statements]) -> Statements:
-        """The thread's vectors one after the other."""
-        layout, length = self.layout, self.program.length
+        """The thread's vectors one after the other, of which only the last may be past the row.
 
-        def one(step: ir.Expr) -> Statements:
+        Tests in between would keep the loads of a loop from being on their way together.
+        """
+        layout, length = self.layout, self.program.length
+        at_once = layout.threads * layout.width
+        begin = self.first_of_block()
+
+        def one(step: ir.Expr, is_whole: bool = False) -> Statements:
             vector = step * number(layout.threads) + self.lane
-            first = self.first_of_block() + vector * number(layout.width)
+            first = begin + vector * number(layout.width)
             first, before = named("element", first, length, layout.width)
             kept = step * number(layout.width) if layout.is_kept else number(0)
-            is_there = below(first, length, layout.threads * layout.width)
+            is_there = None if is_whole else below(first, length, at_once)
             return [*before, *guarded(is_there, body(Vector(first, kept, layout.width)))]
 
         kind = tirx.ForKind.UNROLLED if layout.is_kept else tirx.ForKind.SERIAL
-        return each("step", layout.steps, one, kind)
+        if not isinstance(length, int) or length < at_once or not is_number(begin, 0):
+            return each("step", layout.steps, one, kind)
+        whole = length // at_once
+        done = each("step", whole, partial(one, is_whole=True), kind)
+        return done if length % at_once == 0 else [*done, *one(number(whole))]
