@@ -55,6 +55,16 @@ def in_order_of_calls(mod: IRModule) -> dict[str, tirx.PrimFunc]:
     }
 
 
+def parts_of(block: relax.BindingBlock, whole: relax.Var) -> dict[int, relax.Var]:
+    """The parts that are taken out of a tuple, by their places."""
+    return {
+        binding.value.index: binding.var
+        for binding in block.bindings
+        if isinstance(getattr(binding, "value", None), relax.TupleGetItem)
+        and binding.value.tuple_value.same_as(whole)
+    }
+
+
 def add_kernel(
     functions: dict[ir.GlobalVar, ir.BaseFunc], name: str, func: tirx.PrimFunc
 ) -> ir.GlobalVar:
@@ -67,6 +77,8 @@ def add_kernel(
     names = (name, *(f"{name}_{n}" for n in range(len(taken))))
     var = ir.GlobalVar(next(x for x in names if x not in taken))
     _update_type(var, func.ty)
+    if func.attrs and "global_symbol" in func.attrs:
+        func = func.with_attr("global_symbol", var.name_hint)
     functions[var] = func
     return var
 

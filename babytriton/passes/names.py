@@ -15,7 +15,7 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import is_users, nodes
 from babytriton.passes.ascii_names import ascii_of, free, in_ascii
-from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel
+from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel, parts_of
 from babytriton.passes.duplicates import common_name
 from babytriton.passes.launch_names import END, of_launch
 
@@ -73,9 +73,10 @@ class _Use:
 
 
 def _argument_of_both(first: relax.Expr, second: relax.Expr) -> relax.Expr:
-    if not _has_users_name(first) or first.same_as(second):
-        return first
-    name = common_name(first.name, second.name) if _has_users_name(second) else None
+    """The one of the two that has a name; one of what their names have in common if both have."""
+    if not (_has_users_name(first) and _has_users_name(second)):
+        return first if _has_users_name(first) else second
+    name = common_name(first.name, second.name)
     return first if name == first.name else relax.Var(name or "gv", first.ty)
 
 
@@ -329,19 +330,9 @@ def _kernels(func: relax.Function) -> Iterator[tuple[relax.Call, list[relax.Var 
             if isinstance(call, relax.Call) and call.op == CALL_TIR:
                 written: list[relax.Var | None] = [binding.var]
                 if not isinstance(call.ty, relax.TensorType):
-                    parts = _parts(block, binding.var)
+                    parts = parts_of(block, binding.var)
                     written = [parts.get(n) for n in range(len(call.ty.fields))]
                 yield call, written
-
-
-def _parts(block: relax.BindingBlock, whole: relax.Var) -> dict[int, relax.Var]:
-    """The parts that are taken out of a tuple, by their places."""
-    return {
-        binding.value.index: binding.var
-        for binding in block.bindings
-        if isinstance(getattr(binding, "value", None), relax.TupleGetItem)
-        and binding.value.tuple_value.same_as(whole)
-    }
 
 
 def _renamed(mod: IRModule, uses: dict[ir.GlobalVar, _Use]) -> dict[ir.GlobalVar, ir.GlobalVar]:
@@ -404,6 +395,7 @@ def _with_operands(
     """Kernels that call what they read as the kernels do which write it, if the user does not."""
     names: dict[relax.Var, str] = {}
     found: dict[ir.GlobalVar, ir.BaseFunc] = {}
+    met: set[ir.GlobalVar] = set()
     for function in mod.functions.values():
         if not isinstance(function, relax.Function):
             continue
@@ -422,8 +414,9 @@ def _with_operands(
                     unique = free(name, taken) if name in taken else name
                     taken.add(unique)
                     renamed[param] = ir.Var(unique, param.ty)
-            if renamed and kernel not in found:
+            if renamed and kernel not in met:
                 found[kernel] = _with_vars(functions[kernel], renamed)
+            met.add(kernel)
             for var, param in zip(written, params[len(params) - len(written) :]):
                 if var is not None and not _GIVEN.fullmatch(param.name):
                     names[var] = str(param.name)
