@@ -95,3 +95,15 @@ inline void ptx_cvt_rna_tf32_f32(unsigned& to, float from) {
   const unsigned bits = emulator_bits<unsigned>(from);
   to = (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
 }
+
+inline float emulator_flushed(float x) {
+  return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.0f, x) : x;
+}
+
+inline void ptx_ex2_approx_ftz_f32(float& to, float from) {
+  to = emulator_flushed(std::exp2(emulator_flushed(from)));
+}
+
+inline void ptx_rcp_approx_ftz_f32(float& to, float from) {
+  to = emulator_flushed(1.0f / emulator_flushed(from));
+}

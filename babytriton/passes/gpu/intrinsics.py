@@ -7,6 +7,7 @@ import struct
 
 from tvm import IRModule, ir, tirx
 
+from babytriton.ops import cuda_code
 from babytriton.passes.intrinsics import (
     HALVES,
     dtype_of,
@@ -17,6 +18,33 @@ from babytriton.passes.intrinsics import (
     rewrite_calls,
 )
 from babytriton.passes.statements import is_constant
+
+_FAST_EXP = """\
+// e to the power of x for results of 16 bits; 0 where float32 would have less than 24 bits.
+__device__ __forceinline__ float fast_exp(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  return power;
+}"""
+
+_FAST_RECIPROCAL = """\
+// 1 / x for results of 16 bits; 0 where x is above 2 to the power of 126.
+__device__ __forceinline__ float fast_reciprocal(float x) {
+  float quotient;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(x));
+  return quotient;
+}"""
+
+_ONE_PLUS_ERF = """\
+// 1 + erf(x) for results of 16 bits: Abramowitz and Stegun, 7.1.26, wrong by 2.1e-7 at most.
+__device__ __forceinline__ float one_plus_erf(float x) {
+  float t, power;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(1.0f + 0.3275911f * fabsf(x)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * x * -1.44269504f));
+  float sum = ((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t;
+  sum = ((sum - 0.284496736f) * t + 0.254829592f) * t * power;
+  return x < 0.0f ? sum : 2.0f - sum;
+}"""
 
 
 def precise_math(mod: IRModule) -> IRModule:
@@ -53,7 +81,9 @@ def _fast(expr: ir.Expr) -> ir.Expr:
         return _quotient(_fast(expr.a), expr.b)
     if _is_exp(expr):
         return _exp(expr)
-    if isinstance(expr, ir.Call) and function_name(expr) == "sigmoid":
+    if isinstance(expr, tirx.Add) and is_constant(expr.a, 1.0) and _is_call(expr.b, "erf"):
+        return _own("one_plus_erf", _ONE_PLUS_ERF, *expr.b.args)
+    if _is_call(expr, "sigmoid"):
         one = tirx.FloatImm("float32", 1.0)
         return _quotient(one, one + tirx.exp(-expr.args[0]))
     return expr
@@ -62,16 +92,22 @@ def _fast(expr: ir.Expr) -> ir.Expr:
 def _quotient(value: ir.Expr, divisor: ir.Expr) -> ir.Expr:
     """A value divided by one and an exponential, as in a sigmoid, faster than by others.
 
-    CUDA's ``__fdividef`` gives 0 for divisors above 2**126, so it gets quarters of both.
+    The hardware's reciprocal is 0 for numbers above 2**126, so it gets a quarter of one. What an
+    exponential is below the least number of 24 bits does not show beside the one.
     """
     parts = [divisor.a, divisor.b] if isinstance(divisor, tirx.Add) else []
     exps = list(filter(_is_exp, parts))
     if len(exps) != 1 or not any(is_constant(x, 1.0) for x in parts):
         return tirx.Div(value, divisor)
     quarter = tirx.FloatImm("float32", 0.25)
-    is_one = is_constant(value, 1.0)
-    shares = quarter if is_one else quarter * value, quarter + quarter * _exp(exps[0])
-    return tirx.call_pure_extern("float32", "__fdividef", *shares)
+    share = quarter + quarter * _own("fast_exp", _FAST_EXP, *exps[0].args)
+    value = quarter if is_constant(value, 1.0) else quarter * value
+    return value * _own("fast_reciprocal", _FAST_RECIPROCAL, share)
+
+
+def _own(name: str, source: str, *args: ir.Expr) -> ir.Expr:
+    """A call of a function of ours."""
+    return tirx.call_pure_extern("float32", cuda_code.defined(source, name), *args)
 
 
 def _exp(call: ir.Call) -> ir.Expr:
@@ -79,7 +115,11 @@ def _exp(call: ir.Call) -> ir.Expr:
 
 
 def _is_exp(expr: ir.Expr) -> bool:
-    return isinstance(expr, ir.Call) and function_name(expr) == "exp"
+    return _is_call(expr, "exp")
+
+
+def _is_call(expr: ir.Expr, name: str) -> bool:
+    return isinstance(expr, ir.Call) and function_name(expr) == name
 
 
 def exact(constant: tirx.FloatImm) -> ir.Expr:
