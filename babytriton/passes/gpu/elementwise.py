@@ -8,6 +8,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.extents import is_multiple
 from babytriton.passes.gpu.program import Program
@@ -24,12 +25,16 @@ from babytriton.passes.gpu.writing import (
     only,
     written_out,
 )
+from babytriton.passes.intrinsics import function_name
 from babytriton.passes.nests import Nest, fuse_nest, inlined_nests
 from babytriton.passes.statements import sequence
 
 # Elements of a kernel from which on a thread takes several vectors: their loads are all on the way
 # at once. With fewer, more threads do the same.
 SEVERAL = ((1 << 22, 4), (1 << 20, 2))
+
+# So many at most where functions are computed: no load moves over what these take for some numbers.
+OF_FUNCTIONS = 2
 
 
 class Elementwise(ScheduleRule):
@@ -64,6 +69,8 @@ def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
     several = 1
     if isinstance(length, int):
         several = next((count for least, count in SEVERAL if length >= least), 1)
+        if any(_has_functions(block.value) for block in program.blocks):
+            several = min(several, OF_FUNCTIONS)
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
     load = writer.keep(Sweeps.of(program).shared(0, keeps=False))
@@ -97,6 +104,13 @@ def single_number(program: Program) -> tirx.Stmt:
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
     return launched({"blockIdx.x": 1, "threadIdx.x": 1}, thread)
+
+
+def _has_functions(value: ir.Expr) -> bool:
+    """Whether functions are computed, or quotients: what is more than a few instructions."""
+    plain = ("if_then_else", "reinterpret", "fabs", "floor", "ceil")
+    calls = (function_name(call) not in plain for call in nodes(value, ir.Call))
+    return any(calls) or bool(nodes(value, tirx.Div))
 
 
 def _one_vector(
