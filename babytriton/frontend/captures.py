@@ -12,7 +12,7 @@ import copy
 import functools
 import keyword
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,16 +186,14 @@ class Captures:
         before = "there" if is_there else "not there"
         self.watch((id(owner), name, "is there"), Guard.of_object(place, is_there, before))
 
-    def watch_whole(self, values: Any) -> None:
+    def watch_whole(self, values: Iterable[Any]) -> None:
         """Hold objects from outside to what they hold: Python may look at all of it.
 
         Args:
             values: what plain Python, or torch, is given.
         """
         for value in values:
-            if type(value) in (list, tuple):
-                self.watch_whole(value)
-            elif id(value) in self._paths and changes(value):
+            if id(value) in self._paths and changes(value):
                 path, before = self._paths[id(value)][1], state_of(value)
                 guard = Guard(Place(f"what {path} holds", _that(value)), _of_state(before))
                 self.watch((id(value), "whole"), guard)

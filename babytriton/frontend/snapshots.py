@@ -1,7 +1,8 @@
 """What an object holds, to tell at a later call whether it still does.
 
 An object from outside is held by identity, and what a function reads of it by itself. Where plain
-Python is handed the object, what it reads there is not seen: it is all of it, then.
+Python is handed the object, what it reads there is not seen: it is all of it, then. Tensors are
+held by identity all the same, as a program reads their numbers anew at each call.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ def _state(value: Any, seen: dict[int, int]) -> Any:
     if id(value) in seen:
         return seen[id(value)]
     seen[id(value)] = len(seen)
-    if isinstance(value, torch.Tensor):
-        return _Itself(value), None if value.is_inference() else value._version
-    if isinstance(value, _THEMSELVES) or _is_tvms(value) or len(seen) > _MOST:
+    if isinstance(value, (torch.Tensor, *_THEMSELVES)) or _is_tvms(value) or len(seen) > _MOST:
         return _Itself(value)
     if _is_array(value):
         return value.dtype.str, value.shape, value.tobytes()

@@ -199,7 +199,6 @@ WHOLE = {
     "iterate": lambda x: x * sum(schedule),
     "compare": lambda x: x * 2 if schedule == 1.0 else x,
     "slots": lambda x: x * float(slotted),
-    "in a list": lambda x: x * sum(map(float, [schedule, slotted])),
 }
 
 
@@ -242,3 +241,29 @@ def test_what_stays_as_it_is_compiles_once(monkeypatch) -> None:
     assert compiled_again(chosen) == 1
     monkeypatch.setitem(globals(), "mode", Mode.SLOW)
     checked(chosen, X)
+
+
+class Held:
+    def __init__(self) -> None:
+        self.tensor, self.rate = torch.ones(5), 2.0
+
+    def __len__(self) -> int:
+        return 3
+
+
+states = [Held(), Held()]
+
+
+def test_tensors_of_objects_are_read_at_each_call() -> None:
+    @bt.jit("cpu")
+    def total(x):
+        for state in states:
+            x = x + state.tensor * len(state)
+        return x * states[0].rate
+
+    for _ in range(3):
+        checked(total, X)
+        states[1].tensor.add_(1)
+    assert compiled_again(total) == 1
+    states[0].rate = 3.0
+    checked(total, X)
