@@ -116,6 +116,22 @@ def test_values_of_gelu(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found[1], found[0] * given.flip(0), equal_nan=True)
 
 
+def gelu_of_tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_values_of_gelu_of_tanh(dtype: torch.dtype) -> None:
+    x = numbers(dtype)
+    x = x[x.isfinite() & (x.abs() < 1e4)]
+    assert "tanh(" not in source_of(gelu_of_tanh, dtype).partition("__global__")[2]
+    found = gpu.call(bt.jit(gpu.TARGET)(gelu_of_tanh).lower(x).compile(), (x,)).double()
+    exact = F.gelu(x.double(), approximate="tanh")
+    within, least = torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal
+    torch.testing.assert_close(found, exact, rtol=within, atol=within * least + 1e-15)
+
+
 @needs_gpu
 def test_one_plus_erf_has_the_digits_of_halves() -> None:
     x = torch.linspace(-13.0, 13.0, 1 << 15)

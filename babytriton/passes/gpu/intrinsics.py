@@ -81,8 +81,13 @@ def _fast(expr: ir.Expr) -> ir.Expr:
         return _quotient(_fast(expr.a), expr.b)
     if _is_exp(expr):
         return _exp(expr)
-    if isinstance(expr, tirx.Add) and is_constant(expr.a, 1.0) and _is_call(expr.b, "erf"):
-        return _own("one_plus_erf", _ONE_PLUS_ERF, *expr.b.args)
+    if isinstance(expr, tirx.Add) and is_constant(expr.a, 1.0):
+        if _is_call(expr.b, "erf"):
+            return _own("one_plus_erf", _ONE_PLUS_ERF, *expr.b.args)
+        if _is_call(expr.b, "tanh"):  # the double of a sigmoid
+            two = tirx.FloatImm("float32", 2.0)
+            one = tirx.FloatImm("float32", 1.0)
+            return _quotient(two, one + tirx.exp(tirx.FloatImm("float32", -2.0) * expr.b.args[0]))
     if _is_call(expr, "sigmoid"):
         one = tirx.FloatImm("float32", 1.0)
         return _quotient(one, one + tirx.exp(-expr.args[0]))
