@@ -1,0 +1,115 @@
+"""What NVIDIA's compiler makes of kernels: loads on their way together, room for threads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import babytriton as bt
+from babytriton.runtime import cuda
+from babytriton.stages import Compiled
+from tests.conformance import gpu
+from tests.emulator import emulator
+
+TARGET = bt.Target("cuda", arch="sm_90")
+
+needs_compiler = pytest.mark.skipif(
+    not cuda.has_compiler(), reason="no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc"
+)
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
+
+
+def rms_norm(x, w):
+    wide = x.float()
+    return (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6) * w).to(x.dtype)
+
+
+def layer_norm(x, w):
+    return F.layer_norm(x, x.shape[-1:], w)
+
+
+def softmax(x, w):
+    return torch.softmax(x * w, -1)
+
+
+def gelu(x, w):
+    return F.gelu(x + w)
+
+
+def quick_gelu(x, w):
+    y = x + w
+    return torch.sigmoid(1.702 * y) * y
+
+
+def swiglu(x, w):
+    return F.silu(x) * w
+
+
+def compiled(fn: Callable, dtype: torch.dtype, rows: int, columns: int) -> Compiled:
+    shapes = (rows, columns), (columns,)
+    given = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
+    return bt.jit(target=TARGET)(fn).lower(*given).compile()
+
+
+def positions(sass: str, instruction: str) -> list[int]:
+    """The places of the instructions of a name among all of a kernel."""
+    lines = [line for line in sass.splitlines() if re.search(r"/\*[0-9a-f]{4,}\*/", line)]
+    return [n for n, line in enumerate(lines) if instruction in line]
+
+
+@pytest.mark.parametrize("length", [1003, 1000, 967, 70, 63, 129])
+@pytest.mark.parametrize("fn", [rms_norm, layer_norm, softmax])
+def test_only_the_last_step_of_a_row_is_tested(fn, length) -> None:
+    source = compiled(fn, torch.float32, 4096, length).source("cuda")
+    for loop in re.findall(r"for \(int step.*?\n  \}", source, re.DOTALL):
+        assert "if (" not in loop
+
+
+@needs_gpu
+@pytest.mark.parametrize("length", [1003, 1000, 967, 70, 63, 129, 2050, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("fn", [rms_norm, layer_norm, softmax])
+def test_rows_of_any_length(fn, dtype, length) -> None:
+    x, w = torch.randn(5, length).to(dtype), torch.rand(length).to(dtype)
+    found = gpu.call(bt.jit(target=gpu.TARGET)(fn).lower(x, w).compile(), (x, w))
+    exact = fn(x.double(), w.double()) if fn is not rms_norm else rms_norm(x.float(), w.float())
+    within = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), exact.double(), rtol=within, atol=4 * within)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_loads_of_a_row_are_on_their_way_together(dtype) -> None:
+    program = compiled(rms_norm, dtype, 4096, 1003)
+    (launch,) = program.launches
+    assert launch.registers is not None
+    assert launch.registers <= 32  # with more, blocks of 64 threads do not fill a multiprocessor
+    loads = positions(program.source("sass"), "LDG")
+    assert len(loads) >= 32  # of x and of w
+    assert loads[14] - loads[0] <= 20  # nothing but loads in between
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("fn", [gelu, quick_gelu, swiglu])
+def test_functions_leave_room_for_all_threads(fn, dtype) -> None:
+    (launch,) = compiled(fn, dtype, 16384, 4096).launches
+    assert launch.registers is not None
+    assert launch.registers <= 32
+    assert launch.spilled == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("fn", "most"), [(quick_gelu, 15), (swiglu, 12), (gelu, 22)], ids=lambda x: str(x)
+)
+def test_halves_take_few_instructions(fn, most) -> None:
+    sass = compiled(fn, torch.bfloat16, 16384, 4096).source("sass")
+    count = positions(sass, "EXIT")[-1]
+    assert count <= most * 16  # numbers of a thread
