@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tvm import ir, relax, tirx
@@ -47,6 +48,11 @@ class Division:
     reads: frozenset[int]
     written: frozenset[int]
     draws: bool
+
+    @cached_property
+    def taken(self) -> frozenset[int]:
+        """The numbers of the outputs whose gradients the way back takes."""
+        return frozenset(x.output for x in self.sources if isinstance(x, Cotangent))
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,10 @@ def _needs(
     sources: Sequence[Parameter | Result | Cotangent],
     inputs: Sequence[Input],
 ) -> list[frozenset[int]]:
-    """For each output of a way back, the numbers of the results whose gradients it comes from."""
+    """For each output of a way back, the numbers of the results whose gradients it comes from.
+
+    What a branch or a loop gives comes from all that is used in it.
+    """
     found: dict[ir.Var, frozenset[int]] = {}
     for input, param in zip(inputs, back.params):
         source = sources[input] if isinstance(input, int) else None

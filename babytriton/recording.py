@@ -176,10 +176,11 @@ class _Recorded(torch.autograd.Function):
         if how is None:
             return
         given, saved = dict(zip(how.places, inputs[1:])), how.saved
-        ctx.call, ctx.likes = call, None
+        ctx.call = call
         if len(through) > 1:  # of which some may have no gradient
             ctx.set_materialize_grads(False)
-            ctx.likes = [(x.shape, x.dtype, x.device) for x in output]
+            each = ((i, output[i]) for i in through)
+            ctx.like = {i: {"size": x.shape, "dtype": x.dtype, "device": x.device} for i, x in each}
         ctx.before = [given[i].detach().clone() for i in saved.before]
         ctx.save_for_backward(*[given[i] for i in saved.read], *[output[i] for i in saved.results])
 
@@ -187,19 +188,23 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         call, tensors = ctx.call, ctx.saved_tensors
         how = call.program.differentiated
-        missing = {i for i, grad in enumerate(grads) if grad is None}
-        given: Any = tuple(map(_zeros_if_none, grads, ctx.likes)) if missing else grads
+        missing = {i for i in how.division.differentiable if grads[i] is None}
+        again = torch.is_grad_enabled()
+        zeros = missing if again else missing & how.division.taken
+        given = [torch.zeros(**ctx.like[i]) if i in zeros else x for i, x in enumerate(grads)]
         saved, count = how.saved, len(how.saved.read)
         places = (*saved.read, *saved.before)
         parameters = call.filled(places, (*tensors[:count], *ctx.before))
-        if torch.is_grad_enabled():
+        if again:
             found = _again(call, how, parameters, given)
         else:
             found = _back(how, parameters, dict(zip(saved.results, tensors[count:])), given)
         by_input = dict(zip(how.division.inputs, how.division.outputs))
-        for i, needs in zip(how.division.inputs, how.division.needs) if missing else ():
-            if needs and needs <= missing:  # torch gives none of an input that nothing reaches
-                by_input[i] = None
+        if missing:
+            nodes = dict(zip(how.places, getattr(ctx, "next_functions", ())))
+            for i, needs in zip(how.division.inputs, how.division.needs):
+                if needs and needs <= missing and _ends_at_leaf(nodes.get(i)):
+                    by_input[i] = None
         numbers = [by_input.get(i) for i in how.places]
         return (None, *[None if n is None else found[n] for n in numbers])
 
@@ -223,11 +228,15 @@ class _Recorded(torch.autograd.Function):
         return outputs, (0,) * len(outputs)
 
 
-def _zeros_if_none(
-    grad: torch.Tensor | None, like: tuple[torch.Size, torch.dtype, torch.device]
-) -> torch.Tensor:
-    shape, dtype, device = like
-    return torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+def _ends_at_leaf(edge: tuple[Any, int] | None) -> bool:
+    """Whether a gradient goes to a tensor that only adds it to its own.
+
+    Torch gives it none where nothing reaches it; what else there is would be called with none.
+    """
+    leaf = getattr(edge[0], "variable", None) if edge is not None else None
+    if leaf is None:
+        return False
+    return not (leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None))
 
 
 def _each_its_own(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -262,7 +271,7 @@ def _back(
     how: Differentiated,
     parameters: Sequence[Any],
     results: Mapping[int, torch.Tensor],
-    grads: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
 ) -> Sequence[Any]:
     """What the way back gives, of what was saved."""
     leaves: list[Any] = []
@@ -276,7 +285,10 @@ def _back(
 
 
 def _again(
-    call: _Call, how: Differentiated, parameters: Sequence[Any], grads: Sequence[torch.Tensor]
+    call: _Call,
+    how: Differentiated,
+    parameters: Sequence[Any],
+    grads: Sequence[torch.Tensor | None],
 ) -> Sequence[Any]:
     """The same from the start, so that gradients flow back through the way back as well."""
     program = how.gradient()

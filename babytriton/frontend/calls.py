@@ -22,6 +22,7 @@ from babytriton.frontend.callee import seen_through, signature_of
 from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
+from babytriton.frontend.snapshots import is_array
 from babytriton.frontend.source import Source
 from babytriton.ops.value import REFUSALS, Method, Text, Value, values_in
 
@@ -83,7 +84,7 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
 
 
 def _is_method(owner: Any, found: Any) -> bool:
-    """Whether an attribute is a method, or what a module has of Python's own, which stays there.
+    """Whether an attribute is a method, or what a library has in a module of its own.
 
     A function such as ``torch.relu`` that an object holds is none: it may hold another one later.
     """
@@ -91,8 +92,14 @@ def _is_method(owner: Any, found: Any) -> bool:
         return True
     if not isinstance(found, types.BuiltinMethodType):
         return False
-    of_module = isinstance(found.__self__, types.ModuleType | None)
-    return isinstance(owner, types.ModuleType) or not of_module
+    if isinstance(owner, types.ModuleType):
+        return _root(found) == owner.__name__.partition(".")[0]
+    return not isinstance(found.__self__, types.ModuleType | None)
+
+
+def _root(fn: Any) -> str:
+    """The package that a function is of."""
+    return _module_of(fn).partition(".")[0].removeprefix("_")
 
 
 def call(
@@ -237,7 +244,7 @@ def _torch(
     kwargs: dict[str, Any],
 ) -> Any:
     name = getattr(fn, "__name__", str(fn))
-    at.program.captures.watch_whole((*args, *kwargs.values()))
+    at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         return at.program.builder.call(fn, args, kwargs)
 

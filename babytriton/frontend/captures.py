@@ -11,6 +11,7 @@ import collections
 import copy
 import functools
 import keyword
+import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,11 +20,8 @@ from typing import Any
 import torch
 
 from babytriton.frontend.signature import records
-from babytriton.frontend.snapshots import changes, state_of
+from babytriton.frontend.snapshots import is_array, looks_into, state_of
 from babytriton.types import TensorType
-
-_PLAIN = (list, dict, tuple)
-"""Containers that are taken apart: what a class of the user's does with them is Python's."""
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -69,8 +67,8 @@ class Place:
 
     def item(self, owner: Any, key: Any) -> Place:
         """An item of the container found here."""
-        kind = next((kind for kind in _PLAIN if isinstance(owner, kind)), type(owner))
-        return Place(f"{self.path}[{key!r}]", lambda: kind.__getitem__(owner, key))
+        read = dict.__getitem__ if isinstance(owner, dict) else operator.getitem
+        return Place(f"{self.path}[{key!r}]", lambda: read(owner, key))
 
     def expression(self, know: Know) -> str:
         """What gives the value in Python; a call of a function takes longer."""
@@ -134,6 +132,7 @@ class Captures:
     _lifted: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _outside: dict[int, Any] = field(default_factory=dict)
     _watched: set[tuple[Any, ...]] = field(default_factory=set)
+    _states: dict[int, Guard] = field(default_factory=dict)
     _paths: dict[int, tuple[Any, str]] = field(default_factory=dict)
     """How the user reaches each object met so far, which is kept alive for its id."""
 
@@ -141,13 +140,13 @@ class Captures:
         """The program's view of a value found outside: tensors in it become hidden inputs."""
         if isinstance(value, torch.Tensor):
             return self._lift_tensor(place, value)
-        if isinstance(value, _PLAIN):
+        if isinstance(value, (list, dict, tuple)):
             return self._lift_container(place, value)
         if isinstance(value, (set, frozenset, collections.deque)):
             self.guards.append(Guard(place, _equal_to(copy.copy(value)), described(value)))
             self._outside[id(value)] = value
             return value
-        if isinstance(value, _CONSTANTS):
+        if isinstance(value, _CONSTANTS) or (is_array(value) and not value.shape):
             self.guards.append(Guard(place, _equal_to(value), described(value)))
         else:
             self.name(value, place.path)
@@ -186,17 +185,27 @@ class Captures:
         before = "there" if is_there else "not there"
         self.watch((id(owner), name, "is there"), Guard.of_object(place, is_there, before))
 
-    def watch_whole(self, values: Iterable[Any]) -> None:
-        """Hold objects from outside to what they hold: Python may look at all of it.
+    def watch_whole(self, fn: Callable[..., Any], values: Iterable[Any]) -> None:
+        """Hold objects from outside to what they hold, where Python may read any of it.
 
         Args:
-            values: what plain Python, or torch, is given.
+            fn: a function of Python's.
+            values: what it is given.
         """
         for value in values:
-            if id(value) in self._paths and changes(value):
-                path, before = self._paths[id(value)][1], state_of(value)
-                guard = Guard(Place(f"what {path} holds", _that(value)), _of_state(before))
-                self.watch((id(value), "whole"), guard)
+            if id(value) in self._paths and looks_into(fn, value):
+                before = state_of(value)
+                if before is not None:
+                    place = Place(f"what {self._paths[id(value)][1]} holds", _that(value))
+                    self._states.setdefault(id(value), Guard(place, _of_state(before)))
+
+    def settled(self) -> tuple[Guard, ...]:
+        """All guards, once the program is there.
+
+        An object that has changed since, as one that counts how often it is asked, will do so at
+        each call: it is held by identity alone.
+        """
+        return (*self.guards, *(guard for guard in self._states.values() if guard()))
 
     def attribute_place(self, owner: Any, name: str) -> Place:
         """An attribute of an object from outside."""
@@ -241,12 +250,10 @@ class Captures:
                 item = self.lift(place.item(value, key), dict.__getitem__(value, key))
                 dict.__setitem__(lifted, key, item)
         else:
-            plain = list if isinstance(value, list) else tuple
-            each = enumerate(plain.__iter__(value))
-            items = [self.lift(place.item(value, i), item) for i, item in each]
+            items = [self.lift(place.item(value, i), item) for i, item in enumerate(value)]
             if isinstance(value, list):
                 lifted = copy.copy(value)
-                list.__setitem__(lifted, slice(None), items)
+                lifted[:] = items
             elif hasattr(value, "_fields"):
                 lifted = type(value)(*items)
             else:

@@ -229,7 +229,7 @@ def lower(
         tuple(program.inputs),
         result,
         writes,
-        tuple(program.captures.guards),
+        program.captures.settled(),
         tuple(program.builder.fallbacks),
         tuple(program.builder.rows),
         None if symbols is None else _sizes(program, symbols),

@@ -1,100 +1,138 @@
 """What an object holds, to tell at a later call whether it still does.
 
 An object from outside is held by identity, and what a function reads of it by itself. Where plain
-Python is handed the object, what it reads there is not seen: it is all of it, then. Tensors are
-held by identity all the same, as a program reads their numbers anew at each call.
+Python is handed the object, what it reads there is not seen: it may be any number or text of it.
+Tensors and modules are left out: a program reads these at each call, by what it does with them.
 """
 
 from __future__ import annotations
 
+import builtins
 import collections
 import enum
+import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
-import torch
+_MOST = 200
+"""Parts of an object that are looked at: of what holds more, Python reads little as a rule."""
 
-_MOST = 10_000
-"""Parts of an object that are looked at; others are held by identity."""
+_DEEPEST = 8
+"""Objects within each other that are looked at."""
 
-_THEMSELVES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
-"""What is the same for as long as it is there."""
+_LARGEST = 1 << 16
+"""Bytes of an array that are compared at each call; a larger one is the same while it is there."""
 
-_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
+
+_CONTAINERS = (list, tuple, set, frozenset, dict, collections.deque)
+
+_SPECIAL: dict[Any, tuple[str, ...]] = {
+    **dict.fromkeys((bool, operator.truth, operator.not_), ("__bool__", "__len__")),
+    operator.eq: ("__eq__",),
+    operator.ne: ("__eq__", "__ne__"),
+    operator.contains: ("__contains__", "__iter__"),
+}
+"""Methods that functions of Python call; an object that has none of its own is not looked into."""
+
+_BLIND = (
+    *(isinstance, issubclass, type, id, callable, hasattr, getattr, builtins.__import__),
+    *(operator.is_, operator.is_not, operator.getitem),
+)
+"""What does not look into objects, or whose result is watched by itself."""
 
 
-class _Itself:
-    """An object, which equals no other one."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self._value is other._value
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def changes(value: Any) -> bool:
-    """Whether an object holds what may become something else.
-
-    Modules of networks are looked at by what is read of them, as they hold very much.
-    """
-    if isinstance(value, (*_THEMSELVES, torch.nn.Module)) or _is_tvms(value):
+def looks_into(fn: Callable[..., Any], value: Any) -> bool:
+    """Whether a function of Python may read what an object holds, and that may change."""
+    if any(fn is each for each in _BLIND):
         return False
-    return _is_array(value) or _attributes(value) is not None
+    if is_array(value):
+        return True
+    names = next((names for each, names in _SPECIAL.items() if each is fn), None)
+    kinds = type(value).__mro__[:-1]
+    if names is not None and not any(name in vars(kind) for kind in kinds for name in names):
+        return False
+    return _holds(value)
 
 
 def state_of(value: Any) -> Any:
-    """What an object holds, its parts included; equal for as long as these are."""
-    return _state(value, {})
+    """The numbers and texts that an object holds; equal for as long as these are.
 
-
-def _state(value: Any, seen: dict[int, int]) -> Any:
-    if isinstance(value, float):
-        return type(value), value.hex()  # NaN is not equal to itself, and 0.0 equals -0.0
-    if value is None or isinstance(value, (bool, int, complex, str, bytes)):
-        return type(value), value
-    if id(value) in seen:
-        return seen[id(value)]
-    seen[id(value)] = len(seen)
-    if isinstance(value, (torch.Tensor, *_THEMSELVES)) or _is_tvms(value) or len(seen) > _MOST:
-        return _Itself(value)
-    if _is_array(value):
-        return value.dtype.str, value.shape, value.tobytes()
-    if isinstance(value, dict):
-        items = [(_state(k, seen), _state(x, seen)) for k, x in dict.items(value)]
-        return type(value), items
-    if isinstance(value, (set, frozenset)):
-        return type(value), frozenset(value)
-    if isinstance(value, _CONTAINERS):
-        return type(value), [_state(x, seen) for x in value]
-    attributes = _attributes(value)
-    if attributes is None:
-        return _Itself(value)
-    return type(value), [(name, _state(x, seen)) for name, x in attributes.items()]
-
-
-def _attributes(value: Any) -> dict[str, Any] | None:
-    """What an object holds by name; None for one that can hold nothing so."""
-    kinds = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
-    if not kinds and not hasattr(value, "__dict__"):
+    None where that cannot be told, or would take long at each call.
+    """
+    if is_array(value):
+        few = value.nbytes <= _LARGEST
+        return (value.dtype.str, value.shape, value.tobytes()) if few else None
+    parts: list[Any] = []
+    try:
+        _add(value, parts, set(), 0)
+    except Exception:  # too much, or whatever another thread does to it meanwhile
         return None
-    found = dict(getattr(value, "__dict__", {}))
-    for kind in kinds:
-        slots = vars(kind)["__slots__"]
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+    return parts
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     """Whether it is an array of NumPy's, which need not be there."""
     return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
 
 
-def _is_tvms(value: Any) -> bool:
-    return type(value).__module__.startswith("tvm.")
+def _add(value: Any, parts: list[Any], seen: set[int], depth: int) -> None:
+    """Add what a value holds to the parts.
+
+    Raises:
+        ValueError: it is too much.
+    """
+    size = len(value) if isinstance(value, _CONTAINERS) else 1
+    if len(parts) + size > _MOST or depth > _DEEPEST:
+        raise ValueError
+    if isinstance(value, float):
+        parts.append(value.hex())  # NaN is not equal to itself, and 0.0 equals -0.0
+    elif isinstance(value, _CONSTANTS):
+        parts.append((type(value), value))
+    elif id(value) in seen:
+        parts.append(None)
+    elif isinstance(value, _CONTAINERS) or _holds(value):
+        seen.add(id(value))
+        parts.append(type(value))
+        for part in _parts(value):
+            _add(part, parts, seen, depth + 1)
+
+
+def _parts(value: Any) -> list[Any]:
+    found: list[Any] = []
+    if isinstance(value, dict):
+        found += [part for pair in dict.items(value) for part in pair]
+    elif isinstance(value, (set, frozenset)):
+        found.append(str(sorted(map(repr, value))))
+    elif isinstance(value, _CONTAINERS):
+        found += value
+    return found + [part for pair in _attributes(value).items() for part in pair]
+
+
+def _holds(value: Any) -> bool:
+    """Whether an object is one of a class of the user's, with attributes."""
+    kind = type(value)
+    is_itself = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
+    root = kind.__module__.partition(".")[0]
+    if isinstance(value, is_itself) or root in ("torch", "tvm", "logging", "threading", "unittest"):
+        return False
+    if any(base.__module__.startswith("torch.nn") for base in kind.__mro__):
+        return False
+    return any("__slots__" in vars(base) or "__dict__" in vars(base) for base in kind.__mro__[:-1])
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object holds by name, without any code of its class."""
+    try:
+        found = dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        found = {}
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    found[name] = slot.__get__(value)
+                except AttributeError:  # nothing is there yet
+                    continue
+    return found

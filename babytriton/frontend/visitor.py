@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,12 +14,6 @@ from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
 from babytriton.frontend.unsupported import described
 from babytriton.ops.value import NeedsConstant, Value
-
-_LOOK_AT_NOTHING = (
-    *(isinstance, issubclass, type, id, callable, hasattr, getattr),
-    *(operator.is_, operator.is_not, importlib.import_module),
-)
-"""What of Python does not look at what an object holds."""
 
 
 class Visitor(ast.NodeVisitor):
@@ -58,8 +50,7 @@ class Visitor(ast.NodeVisitor):
 
     def python(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run plain Python; what it raises becomes a message at the node."""
-        if not any(fn is each for each in _LOOK_AT_NOTHING):
-            self.program.captures.watch_whole((*args, *kwargs.values()))
+        self.program.captures.watch_whole(fn, (*args, *kwargs.values()))
         name = getattr(fn, "__name__", str(fn))
         with self.program.blaming(self.span(node), name, (args, kwargs)):
             try:

@@ -10,6 +10,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.relax.expr import _update_type
 
 from babytriton.ops.primfunc import nodes
+from babytriton.passes.launch_names import END
 
 CALL_TIR = ir.Op.get("relax.call_tir")
 """The call of a kernel whose results are new tensors."""
@@ -74,7 +75,8 @@ def add_kernel(
         The variable that calls of it name.
     """
     taken = {var.name_hint for var in functions}
-    names = (name, *(f"{name}_{n}" for n in range(len(taken))))
+    stem = name.removesuffix(END)
+    names = (name, *(f"{stem}_{n}{name[len(stem) :]}" for n in range(2, len(taken) + 2)))
     var = ir.GlobalVar(next(x for x in names if x not in taken))
     _update_type(var, func.ty)
     if func.attrs and "global_symbol" in func.attrs:

@@ -13,6 +13,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.primfunc import is_users
+from babytriton.passes.alike import Alike
 
 
 def without_duplicates(mod: IRModule) -> IRModule:
@@ -45,18 +46,9 @@ def same_as_before(
     mod: IRModule, kernels: Iterable[ir.GlobalVar]
 ) -> dict[ir.GlobalVar, ir.GlobalVar]:
     """The one before it for each kernel that is the same as another, its attributes included."""
-    first: dict[int, list[tuple[ir.GlobalVar, tirx.PrimFunc]]] = {}
-    same: dict[ir.GlobalVar, ir.GlobalVar] = {}
-    for var in kernels:
-        nameless = mod[var].without_attr("global_symbol")
-        likely = first.setdefault(tvm_ffi.structural_hash(nameless), [])
-        equal = (other for other, known in likely if tvm_ffi.structural_equal(nameless, known))
-        found = next(equal, None)
-        if found is None:
-            likely.append((var, nameless))
-        else:
-            same[var] = found
-    return same
+    alike: Alike[ir.GlobalVar] = Alike()
+    first = {var: alike.first(mod[var].without_attr("global_symbol"), var) for var in kernels}
+    return {var: before for var, before in first.items() if not before.same_as(var)}
 
 
 def common_name(first: str | None, second: str | None) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.passes.alike import Alike
 from babytriton.passes.reshapes import folded
 from babytriton.passes.scheduling import RULE, first_fit
 
@@ -22,17 +22,14 @@ class Fits:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[tuple[int, ...], list[tuple[tirx.PrimFunc, str | None]]] = {}
+        self._known: dict[tuple[int, ...], Alike[str | None]] = {}
 
     def rule_of(self, kernel: tirx.PrimFunc, rules: Sequence[ScheduleRule]) -> str | None:
         """The name of the first rule that takes a kernel; None if there is none."""
-        plain = tirx.PrimFunc(kernel.params, kernel.body, kernel.ret_type)
-        key = (tvm_ffi.structural_hash(plain, map_free_vars=True), *map(id, rules))
-        known = self._known.setdefault(key, [])
-        for other, name in known:
-            if tvm_ffi.structural_equal(plain, other, map_free_vars=True):
-                return name
-        found = first_fit(folded(kernel), "fused", tuple(rules), self._target)
-        name = None if found is None else str(found.attrs[RULE])
-        known.append((plain, name))
-        return name
+
+        def ask() -> str | None:
+            found = first_fit(folded(kernel), "fused", tuple(rules), self._target)
+            return None if found is None else str(found.attrs[RULE])
+
+        alike = self._known.setdefault(tuple(map(id, rules)), Alike(free=True))
+        return alike.answer(tirx.PrimFunc(kernel.params, kernel.body, kernel.ret_type), ask)

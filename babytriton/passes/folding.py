@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 
 from babytriton.ops.primfunc import nodes
+from babytriton.passes.alike import Alike
 from babytriton.passes.bindings import (
     CALL_TIR,
     elements,
@@ -81,16 +81,12 @@ def _each_once(mod: IRModule, function: relax.Function) -> relax.Function:
     kernels = same_as_before(mod, called)
     same: dict[relax.Var, relax.Var] = {}
     for part in parts:
-        known: dict[int, list[tuple[relax.Var, relax.Expr]]] = {}
+        alike: Alike[relax.Var] = Alike()
         for binding in part:
             kernel, *given = replaced(binding.value, same).args
             value = with_arguments(binding.value, [kernels.get(kernel, kernel), *given])
-            likely = known.setdefault(tvm_ffi.structural_hash(value), [])
-            equal = (var for var, other in likely if tvm_ffi.structural_equal(value, other))
-            first = next(equal, None)
-            if first is None:
-                likely.append((binding.var, value))
-            else:
+            first = alike.first(value, binding.var)
+            if not first.same_as(binding.var):
                 same[binding.var] = first
     if not same:
         return function

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 
+from babytriton.passes.alike import Alike
 from babytriton.passes.backends import Backend
 from babytriton.passes.contractions import is_product
 from babytriton.passes.fits import Fits
@@ -36,7 +36,8 @@ def kinds_of(backend: Backend, fits: Fits) -> tuple[Kind, ...]:
         fits: tells whether they do there.
     """
     work = _Work(backend.small)
-    first = _First()
+    # The layers of a network are many blocks that are alike.
+    alike: Alike[_Blocks] = Alike(free=True)
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
         return fits.rule_of(kernel, (rule,)) is not None
@@ -45,8 +46,11 @@ def kinds_of(backend: Backend, fits: Fits) -> tuple[Kind, ...]:
         is_one: Callable[[_Blocks], bool], rule: ScheduleRule | None, beside: bool = False
     ) -> tuple[Kind, ...]:
         known = cache(is_one)
-        fit = Kind(lambda blocks: known(first(blocks)), partial(accepts, rule), beside)
-        return () if rule is None else (fit,)
+
+        def are_of_kind(blocks: _Blocks) -> bool:
+            return known(alike.first(blocks, blocks))
+
+        return () if rule is None else (Kind(are_of_kind, partial(accepts, rule), beside),)
 
     return (
         *kind(ends_in_box, backend.points),
@@ -61,25 +65,6 @@ def kinds_of(backend: Backend, fits: Fits) -> tuple[Kind, ...]:
 
 
 _Blocks = tuple[s_tir.SBlock, ...]
-
-
-class _First:
-    """Gives the first blocks that are like those given, whatever tensors these are about.
-
-    The layers of a network are many blocks that are alike, and each question about them takes as
-    long as all that tells this.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, list[_Blocks]] = {}
-
-    def __call__(self, blocks: _Blocks) -> _Blocks:
-        found = self._known.setdefault(tvm_ffi.structural_hash(blocks, map_free_vars=True), [])
-        for known in found:
-            if tvm_ffi.structural_equal(blocks, known, map_free_vars=True):
-                return known
-        found.append(blocks)
-        return blocks
 
 
 class _Work:

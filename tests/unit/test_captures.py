@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import math
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -109,16 +110,16 @@ class Tenfold(dict):
         return super().__getitem__(key) * 10
 
 
-class Reversed(list):
+class Pair(list):
     def __iter__(self):
-        return iter([self[1], self[0]])
+        return iter([1.0, 2.0])
 
 
 counts = collections.Counter("aab")
 tenfold = Tenfold(a=1.0)
 ordered = collections.OrderedDict(b=2.0, a=X)
 default = collections.defaultdict(float, a=3.0)
-backwards = Reversed([1.0, 2.0])
+pair = Pair([4.0])
 
 
 def test_containers_with_ways_of_their_own() -> None:
@@ -127,11 +128,13 @@ def test_containers_with_ways_of_their_own() -> None:
         return x * counts["a"], x * tenfold["a"], x * ordered["a"] + ordered["b"], x * default["a"]
 
     @bt.jit("cpu")
-    def first(x):
-        return x * next(iter(backwards))
+    def product(x):
+        for factor in pair:
+            x = x * factor
+        return x
 
     checked(scaled, X)
-    checked(first, X)
+    checked(product, X)
     counts.update("a")
     dict.__setitem__(tenfold, "a", 2.0)
     default["a"] = 5.0
@@ -267,3 +270,72 @@ def test_tensors_of_objects_are_read_at_each_call() -> None:
     assert compiled_again(total) == 1
     states[0].rate = 3.0
     checked(total, X)
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.k, self.owner, self.calls = torch.zeros(5), nn.Linear(5, 5), 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        self.calls += 1
+        return 2
+
+
+cache = Cache()
+large = types.SimpleNamespace(k=2.0, rest=list(range(1000)))
+deep = types.SimpleNamespace(k=2.0, rest=None)
+for _ in range(2000):
+    deep = types.SimpleNamespace(k=2.0, rest=deep)
+
+
+class Lazy:
+    __slots__ = ("k", "missing")
+
+    def __getattribute__(self, name):
+        if name == "missing":
+            raise RuntimeError("lazy")
+        return super().__getattribute__(name)
+
+    def __str__(self) -> str:
+        return "lazy"
+
+
+lazy = Lazy()
+
+
+def updated(x):
+    if cache and cache != None:  # noqa: E711
+        cache.k.add_(x)
+    return cache.k * len(cache)
+
+
+def shown(x):
+    return x * len(str(large)[:3]) * len(str(lazy))
+
+
+def deeply(x):
+    return x * vars(deep)["k"]
+
+
+@pytest.mark.parametrize("fn", [updated, shown, deeply])
+def test_objects_that_hold_much_or_change_compile_once(fn) -> None:
+    jitted = bt.jit("cpu")(fn)
+    for _ in range(4):
+        cache.k.zero_()
+        expected = fn(X).clone()
+        cache.k.zero_()
+        torch.testing.assert_close(jitted(X), expected)
+        cache.owner.weight.data.add_(1)
+    assert compiled_again(jitted) == 1
+
+
+def test_what_an_object_held_is_let_go() -> None:
+    owner = types.SimpleNamespace(k=2.0, tensor=torch.ones(3))
+    jitted = bt.jit("cpu")(lambda x: x * vars(owner)["k"])
+    jitted(X)
+    seen = weakref.ref(owner.tensor)
+    owner.tensor = None
+    assert seen() is None

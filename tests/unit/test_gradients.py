@@ -848,3 +848,21 @@ def test_what_no_gradient_reaches_has_none(used, create_graph) -> None:
         assert (ours is None) == (theirs is None)
         if ours is not None:
             torch.testing.assert_close(ours, theirs)
+
+
+def two_results(x, w):
+    return x.sin(), (x * w).sum(), x.argmax()
+
+
+def test_hooks_are_not_called_with_none() -> None:
+    found = []
+    for compile in (bt.jit("cpu"), lambda fn: fn):
+        x = torch.linspace(-1, 1, 5).requires_grad_()
+        w = torch.linspace(0, 2, 5).requires_grad_()
+        w.register_hook(lambda grad: grad.clamp(-1, 1))
+        first, *_ = compile(two_results)(x.exp(), w * 2)
+        first.sum().backward()
+        found.append((x.grad, w.grad))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert found[1][1] is None
+    assert found[0][1] is None or not found[0][1].any()

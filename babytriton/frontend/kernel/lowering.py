@@ -185,6 +185,6 @@ class _Body:
             tuple(self.types),
             tuple(sorted(written)),
             self.program.faults,
-            tuple(self.captures.guards),
+            self.captures.settled(),
             self.program,
         )
