@@ -1,3 +1,17 @@
+// 1 / x for results of 16 bits; 0 where x is above 2 to the power of 126.
+__device__ __forceinline__ float fast_reciprocal(float x) {
+  float quotient;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(x));
+  return quotient;
+}
+
+// e to the power of x for results of 16 bits; 0 where float32 would have less than 24 bits.
+__device__ __forceinline__ float fast_exp(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  return power;
+}
+
 // functions.py:19  return F.silu(gate) * x
 // gate: float16[64, 1024], x: float16[64, 1024], swiglu: float16[64, 1024]
 // grid 32, block 256
@@ -12,8 +26,9 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
   #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
     gate_vector[lane] =
-        (half)__fdividef(0.25f * (float)gate_vector[lane],
-        0.25f + 0.25f * __expf(-(float)gate_vector[lane])) * x_vector[lane];
+        (half)(0.25f * (float)gate_vector[lane]
+        * fast_reciprocal(0.25f
+        + 0.25f * fast_exp(-(float)gate_vector[lane]))) * x_vector[lane];
   }
   *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)gate_vector;
 }
