@@ -89,9 +89,9 @@ def measured(case: Case, others: Sequence[str]) -> Row:
 class Pair:
     """A function and one of torch's that are called in turns, and how much longer each takes so.
 
-    What a call finds in the caches depends on how long ago it was made and on what was read and
-    written meanwhile. So each is also called in turns with what does the same as the other for as
-    long, on the same tensors: ours with ours, and torch's with torch's.
+    What a call finds in the caches depends on how long ago the last one was, and on what was read
+    and written meanwhile. So ours is also called in turns with ours of the same as torch's, after
+    which nothing is done until torch's would be done; and torch's with torch's of the same as ours.
 
     Attributes:
         name: of both.

@@ -46,21 +46,19 @@ class Way:
 
     def calls(self) -> int:
         """How many calls a timing needs to last long enough."""
-        return self.calls_in(SHORTEST)
-
-    def calls_in(self, seconds: float) -> int:
-        """How many calls last about as long, and one at least."""
-        return max(1, round(seconds / max(min(self.seconds(1) for _ in range(3)), 1e-7)))
+        return max(1, int(SHORTEST / max(min(self.seconds(1) for _ in range(3)), 1e-7)))
 
     def lasting(self, seconds: float) -> Way:
-        """As many calls of it, one after the other, as last about as long."""
-        fn, count = self.fn, self.calls_in(seconds)
+        """A call of it, after which nothing is done until so much time has passed."""
+        fn = self.fn
 
-        def calls(*arguments: Any) -> None:
-            for _ in range(count):
-                fn(*arguments)
+        def call(*arguments: Any) -> None:
+            end = time.perf_counter() + seconds
+            fn(*arguments)
+            while time.perf_counter() < end:
+                pass
 
-        return Way(calls, self.arguments)
+        return Way(call, self.arguments)
 
 
 @dataclass(frozen=True)
