@@ -111,6 +111,8 @@ def call(
     if isinstance(fn, Method):
         if fn.fn is torch.Tensor.item:
             return at.number(node, builtins.kind_of(fn.value), fn.value)
+        if fn.fn is torch.Tensor.backward:
+            _refuse(at, node, fn.fn)
         return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
     if fn is super and not args:
         return _super(at, node)
@@ -121,9 +123,7 @@ def call(
         return call(at, node, fn.func, (*held[0], *args), {**held[1], **kwargs})
     if fn is functools.update_wrapper and args and isinstance(args[0], LocalFunction):
         return _wrapping(*args, **kwargs)
-    refused = outside.refusal(fn)
-    if refused is not None:
-        at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *refused))
+    _refuse(at, node, fn)
     if effects.is_effect(fn):
         return effects.emit(at, node, fn, args, kwargs)
     if fn is torch.is_grad_enabled:
@@ -167,6 +167,13 @@ def call(
     if not isinstance(fn, type) and isinstance(method, types.FunctionType):
         return call(at, node, method, (fn, *args), kwargs)
     return _python(at, node, fn, args, kwargs)
+
+
+def _refuse(at: CodeGenerator, node: ast.AST, fn: Any) -> None:
+    """Fail where a call has no meaning within a program."""
+    refused = outside.refusal(fn)
+    if refused is not None:
+        at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *refused))
 
 
 def inline(

@@ -21,6 +21,12 @@ _BUILTINS: dict[str, tuple[str, str]] = {
     "setattr": ("a program does not change objects", "return the value, and set it outside"),
     "delattr": ("a program does not change objects", "do it outside"),
 }
+_GRADIENT = (
+    "gradients flow back through what a function returns, and not within it",
+    "return the loss, and call backward() on it, or torch.func.grad on the function",
+)
+_GRADIENTS = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+_TRANSFORMS = ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "linearize")
 _CHANGING_MODULES = ("random", "time", "secrets", "uuid", "numpy.random")
 _CHANGING_METHODS = ("now", "utcnow", "today")
 _TORCH_SETTINGS = ("set_", "use_deterministic", "seed", "_set_")
@@ -37,6 +43,10 @@ def refusal(fn: Any) -> tuple[str, str] | None:
         return _ANEW, "use torch.rand and its like, or pass the value as an argument"
     if name in _CHANGING_METHODS and getattr(owner, "__module__", "") == "datetime":
         return _ANEW, _ARGUMENT
+    if any(fn is each for each in _GRADIENTS):
+        return _GRADIENT
+    if module == "torch.func" and name in _TRANSFORMS:
+        return _GRADIENT
     if fn is torch.set_grad_enabled:
         return "it changes a setting of the process", "use with torch.no_grad(): in its place"
     if module.partition(".")[0] == "torch" and name.startswith(_TORCH_SETTINGS):

@@ -106,9 +106,7 @@ def test_functions_leave_room_for_all_threads(fn, dtype) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("fn", "most"), [(quick_gelu, 15), (swiglu, 12), (gelu, 22)], ids=lambda x: str(x)
-)
+@pytest.mark.parametrize(("fn", "most"), [(quick_gelu, 15), (swiglu, 12), (gelu, 22)])
 def test_halves_take_few_instructions(fn, most) -> None:
     sass = compiled(fn, torch.bfloat16, 16384, 4096).source("sass")
     count = positions(sass, "EXIT")[-1]
