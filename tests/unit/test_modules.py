@@ -596,3 +596,20 @@ def test_batch_norm_in_training_moves_its_buffers() -> None:
         torch.testing.assert_close(compiled(x), other(x))
     for ours, theirs in zip(module.buffers(), other.buffers()):
         torch.testing.assert_close(ours, theirs)
+
+
+@torch.enable_grad()
+def test_a_layer_is_compiled_where_it_stands() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
+    x = torch.randn(3, 4)
+    expected = model(x)
+    names = list(model.state_dict())
+    for layer in model:
+        layer.forward = bt.jit("cpu")(layer.forward)
+    found = model(x)
+    torch.testing.assert_close(found, expected)
+    assert list(model.state_dict()) == names
+    grads = [torch.autograd.grad(y.sum(), list(model.parameters())) for y in (found, expected)]
+    for one, other in zip(*grads):
+        torch.testing.assert_close(one, other)
