@@ -49,16 +49,3 @@ def same_as_before(
     alike: Alike[ir.GlobalVar] = Alike()
     first = {var: alike.first(mod[var].without_attr("global_symbol"), var) for var in kernels}
     return {var: before for var, before in first.items() if not before.same_as(var)}
-
-
-def common_name(first: str | None, second: str | None) -> str | None:
-    """The words that two names begin with and those that they end with; None without any."""
-    if first is None or second is None or first == second:
-        return first if first == second else None
-    words, others = first.split("_"), second.split("_")
-    shortest = min(len(words), len(others))
-    before = next((n for n in range(shortest) if words[n] != others[n]), shortest)
-    rest = shortest - before
-    after = next((n for n in range(rest) if words[-1 - n] != others[-1 - n]), rest)
-    name = "_".join([*words[:before], *words[len(words) - after :]])
-    return name if name.isidentifier() else None

@@ -18,6 +18,7 @@ from babytriton.passes import (
     forms,
     indices,
     items,
+    kernel_names,
     launch_names,
     lines,
     names,
@@ -150,7 +151,7 @@ def fuse(
     mod = recomputed(mod, rule_of, backend.cheap)
     mod = names.with_results(mod, returned)
     mod = without_duplicates(results_as_arguments(mod, results))
-    mod = names.named(mod)
+    mod = kernel_names.named(mod)
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     return updates.parts_in_place(mod, written)
 

@@ -26,7 +26,7 @@ from babytriton.passes.bindings import (
     add_kernel,
     read_by,
 )
-from babytriton.passes.names import named_after
+from babytriton.passes.kernel_names import named_after
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
 from babytriton.plan import Updates
 

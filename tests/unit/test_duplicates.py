@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import babytriton as bt
-from babytriton.passes.duplicates import common_name
+from babytriton.passes.kernel_names import common_name
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -170,7 +170,10 @@ def partly(xs, y):
 def test_parts_are_written_by_one_kernel() -> None:
     xs, y = [torch.rand(6, 4) for _ in range(3)], torch.rand(2, 4)
     copies = [x.clone() for x in xs]
-    torch.testing.assert_close(bt.jit("cpu")(partly)(xs, y), partly(copies, y))
+    jitted = bt.jit("cpu")(partly)
+    program = str(jitted.lower(xs, y).schedule().mod)
+    assert program.count("call_tir_inplace(cls.partly_kernel") == len(xs)
+    torch.testing.assert_close(jitted(xs, y), partly(copies, y))
     for one, other in zip(xs, copies):
         torch.testing.assert_close(one, other)
 
@@ -204,8 +207,9 @@ def until(xs, limit):
     return ys
 
 
-def test_kernels_are_shared_with_the_body_of_a_loop() -> None:
+def test_programs_with_loops() -> None:
     xs, limit = [torch.rand(5), torch.rand(5)], torch.tensor(100.0)
+    assert len(kernels(until, xs, limit)) == len(kernels(until, xs[:1], limit))
     for one, other in zip(bt.jit("cpu")(until)(xs, limit), until(xs, limit)):
         torch.testing.assert_close(one, other)
 
