@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 
-from babytriton.ops.primfunc import with_kernels
+from babytriton.ops.primfunc import nodes, with_kernels
 
 HALVES = ("float16", "bfloat16")
 
@@ -21,6 +21,11 @@ FLOAT_FUNCTIONS = frozenset(
         *("floor", "ceil", "round", "nearbyint", "trunc", "fabs", "fmod", "copysign"),
     )
 )
+
+# Those that processors have instructions for take no longer than a sum.
+SLOW_FUNCTIONS = FLOAT_FUNCTIONS.difference(
+    ("floor", "ceil", "round", "nearbyint", "trunc", "fabs", "copysign", "sqrt", "rsqrt")
+).union(("call_pure_extern",))
 
 Rewrite = Callable[[ir.Call], ir.Expr]
 
@@ -39,6 +44,11 @@ def function_name(call: ir.Call) -> str:
     """The intrinsic that is called, such as "exp"; empty for other calls."""
     # Most are "tirx.exp", but a few "prim.ceil".
     return call.op.name.rpartition(".")[2] if isinstance(call.op, ir.Op) else ""
+
+
+def has_slow_functions(node: Any) -> bool:
+    """Whether functions such as exponentials are computed in an expression or a statement."""
+    return any(function_name(call) in SLOW_FUNCTIONS for call in nodes(node, ir.Call))
 
 
 def dtype_of(expr: ir.Expr) -> str:

@@ -67,8 +67,10 @@ def positions(sass: str, instruction: str) -> list[int]:
 @pytest.mark.parametrize("fn", [rms_norm, layer_norm, softmax])
 def test_only_the_last_step_of_a_row_is_tested(fn, length) -> None:
     source = compiled(fn, torch.float32, 4096, length).source("cuda")
-    for loop in re.findall(r"for \(int step.*?\n  \}", source, re.DOTALL):
-        assert "if (" not in loop
+    loops = re.findall(r"for \(int step.*?\n  \}", source, re.DOTALL)
+    if length in (1003, 967):  # which are read number by number
+        assert len(loops) >= 2
+    assert not any("if (" in loop for loop in loops)
 
 
 @needs_gpu
@@ -111,3 +113,14 @@ def test_halves_take_few_instructions(fn, most) -> None:
     sass = compiled(fn, torch.bfloat16, 16384, 4096).source("sass")
     count = positions(sass, "EXIT")[-1]
     assert count <= most * 16  # numbers of a thread
+
+
+@needs_compiler
+def test_what_is_one_instruction_leaves_four_vectors() -> None:
+    def masked(x, w):
+        return (x & 7) | (w ^ 1)
+
+    shapes = (16384, 4096), (4096,)
+    given = (torch.empty(shape, dtype=torch.int32, device="meta") for shape in shapes)
+    (launch,) = bt.jit(target=TARGET)(masked).lower(*given).compile().launches
+    assert launch.grid == (16384 * 4096 // (256 * 4 * 4),)

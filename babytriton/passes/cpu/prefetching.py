@@ -20,7 +20,7 @@ from babytriton.ops.primfunc import nodes, with_kernels
 from babytriton.passes.blocks import parameters, uses
 from babytriton.passes.cpu.caches import LINE_BYTES, element_bytes, too_large
 from babytriton.passes.cpu.lanes import is_arithmetic
-from babytriton.passes.intrinsics import FLOAT_FUNCTIONS, function_name
+from babytriton.passes.intrinsics import has_slow_functions
 from babytriton.passes.nests import at_zero, offset
 from babytriton.passes.statements import (
     at_step,
@@ -40,20 +40,6 @@ _AT_ONCE = 16
 
 # A loop over single elements is cut behind multiples of so many: LLVM makes vectors of them.
 _ELEMENTS = 16
-
-# Functions that processors have instructions for, and those that take their time.
-_INSTRUCTIONS = (
-    "floor",
-    "ceil",
-    "round",
-    "nearbyint",
-    "trunc",
-    "fabs",
-    "copysign",
-    "sqrt",
-    "rsqrt",
-)
-_FUNCTIONS = FLOAT_FUNCTIONS.difference(_INSTRUCTIONS).union(("call_pure_extern",))
 
 
 @dataclass(frozen=True)
@@ -116,14 +102,18 @@ def _over_rows(loop: tirx.For, given: set[tirx.Var], from_memory: bool | ir.Expr
     """
     parts = statements(loop.body)
     kinds = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-    if loop.kind not in kinds or len(parts) < 2 or (from_memory is False and not _computes(loop)):
+    if (
+        loop.kind not in kinds
+        or len(parts) < 2
+        or (from_memory is False and not has_slow_functions(loop))
+    ):
         return loop
     rows = [{row.first.source: row for row in _rows(x, loop.loop_var, given)} for x in parts]
     place = _place_to_ask(parts, rows)
     if place is None:
         return loop
     before = {tensor: row for found in rows[:place] for tensor, row in found.items()}
-    later, has_time = parts[place], _computes(parts[place])
+    later, has_time = parts[place], has_slow_functions(parts[place])
     longest = _LONGEST if has_time else _LONGEST_WRITTEN
     condition = has_time or from_memory
     if condition is False or any(row.bytes > longest for row in before.values()):
@@ -146,11 +136,6 @@ def _place_to_ask(parts: Sequence[tirx.Stmt], rows: Sequence[dict[tirx.Var, _Row
     later = [n for n in range(reading[0] + 1, len(parts)) if _steps(parts[n]) > shortest]
     plain = [n for n in later if _is_plain(parts[n])]
     return max(plain, key=lambda n: (n in reading, n), default=None)
-
-
-def _computes(stmt: tirx.Stmt) -> bool:
-    """Whether functions such as exponentials are computed there."""
-    return any(function_name(call) in _FUNCTIONS for call in nodes(stmt, ir.Call))
 
 
 def _rows(part: tirx.Stmt, outer: tirx.Var, given: set[tirx.Var]) -> Iterator[_Row]:

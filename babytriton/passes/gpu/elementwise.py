@@ -25,7 +25,7 @@ from babytriton.passes.gpu.writing import (
     only,
     written_out,
 )
-from babytriton.passes.intrinsics import function_name
+from babytriton.passes.intrinsics import dtype_of, has_slow_functions
 from babytriton.passes.nests import Nest, fuse_nest, inlined_nests
 from babytriton.passes.statements import sequence
 
@@ -69,7 +69,7 @@ def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
     several = 1
     if isinstance(length, int):
         several = next((count for least, count in SEVERAL if length >= least), 1)
-        if any(_has_functions(block.value) for block in program.blocks):
+        if any(_takes_long(block.value) for block in program.blocks):
             several = min(several, OF_FUNCTIONS)
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
@@ -106,11 +106,10 @@ def single_number(program: Program) -> tirx.Stmt:
     return launched({"blockIdx.x": 1, "threadIdx.x": 1}, thread)
 
 
-def _has_functions(value: ir.Expr) -> bool:
-    """Whether functions are computed, or quotients: what is more than a few instructions."""
-    plain = ("if_then_else", "reinterpret", "fabs", "floor", "ceil")
-    calls = (function_name(call) not in plain for call in nodes(value, ir.Call))
-    return any(calls) or bool(nodes(value, tirx.Div))
+def _takes_long(value: ir.Expr) -> bool:
+    """Whether it has functions, or quotients, that take more than a few instructions."""
+    divides = any(dtype_of(div).startswith("float") for div in nodes(value, tirx.Div))
+    return divides or has_slow_functions(value)
 
 
 def _one_vector(

@@ -84,14 +84,15 @@ def _fast(expr: ir.Expr) -> ir.Expr:
     if isinstance(expr, tirx.Add) and is_constant(expr.a, 1.0):
         if _is_call(expr.b, "erf"):
             return _own("one_plus_erf", _ONE_PLUS_ERF, *expr.b.args)
-        if _is_call(expr.b, "tanh"):  # the double of a sigmoid
-            two = tirx.FloatImm("float32", 2.0)
-            one = tirx.FloatImm("float32", 1.0)
-            return _quotient(two, one + tirx.exp(tirx.FloatImm("float32", -2.0) * expr.b.args[0]))
+        if _is_call(expr.b, "tanh"):  # 1 + tanh(x) = 2 / (1 + exp(-2x))
+            return _quotient(_number(2.0), _number(1.0) + tirx.exp(_number(-2.0) * expr.b.args[0]))
     if _is_call(expr, "sigmoid"):
-        one = tirx.FloatImm("float32", 1.0)
-        return _quotient(one, one + tirx.exp(-expr.args[0]))
+        return _quotient(_number(1.0), _number(1.0) + tirx.exp(-expr.args[0]))
     return expr
+
+
+def _number(value: float) -> tirx.FloatImm:
+    return tirx.FloatImm("float32", value)
 
 
 def _quotient(value: ir.Expr, divisor: ir.Expr) -> ir.Expr:
@@ -104,7 +105,7 @@ def _quotient(value: ir.Expr, divisor: ir.Expr) -> ir.Expr:
     exps = list(filter(_is_exp, parts))
     if len(exps) != 1 or not any(is_constant(x, 1.0) for x in parts):
         return tirx.Div(value, divisor)
-    quarter = tirx.FloatImm("float32", 0.25)
+    quarter = _number(0.25)
     share = quarter + quarter * _own("fast_exp", _FAST_EXP, *exps[0].args)
     value = quarter if is_constant(value, 1.0) else quarter * value
     return value * _own("fast_reciprocal", _FAST_RECIPROCAL, share)
