@@ -116,7 +116,7 @@ def call(
         return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
     if fn is super and not args:
         return _super(at, node)
-    if fn in (getattr, hasattr) and len(args) > 1 and isinstance(args[1], str):
+    if (fn is getattr or fn is hasattr) and len(args) > 1 and isinstance(args[1], str):
         return (_getattr if fn is getattr else _hasattr)(at, node, *args)
     if isinstance(fn, functools.partial):
         held = _held(at, fn)
