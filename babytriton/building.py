@@ -19,6 +19,7 @@ from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import extent_of, launches_of
 from babytriton.passes.gpu.portable import missing
+from babytriton.passes.gpu.streaming import streamed
 from babytriton.passes.updates import IN_PLACE
 from babytriton.plan import KernelLaunch
 from babytriton.runtime import cuda, executable
@@ -59,7 +60,7 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
     def finish(written: str) -> str:
         if source is not None and _MARK in Listing.of(source).preamble:
             return source
-        ours = readable(written, _comments(mod))
+        ours = readable(written, _comments(mod), streamed(mod))
         called = cuda_code.Called.of(ours)
         preamble = Listing.of(ours).preamble
         kernels = called.named(ours.removeprefix(preamble)) if source is None else source

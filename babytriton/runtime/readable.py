@@ -90,31 +90,36 @@ class Listing:
         return None if bounds is None else int(bounds[1])
 
 
-def readable(source: str, comments: Mapping[str, Sequence[str]]) -> str:
+def readable(
+    source: str, comments: Mapping[str, Sequence[str]], streamed: Mapping[str, Set[str]]
+) -> str:
     """The text with its kernels made readable. What is not understood stays as it is.
 
     Args:
         source: as TVM writes it.
         comments: lines that head each kernel, by its name, in the order that they are to have.
+        streamed: by the kernel's name, the parameters whose loads are to leave nothing in caches.
     """
     # Of dot products of bytes, which no kernel computes; not every toolkit has them at hand.
     listing = Listing.of(source.replace("#include <sm_61_intrinsics.h>\n", ""))
     kernels = [
-        "".join(f"// {line}\n" for line in comments.get(name, ())) + _kernel(listing.kernels[name])
+        "".join(f"// {line}\n" for line in comments.get(name, ()))
+        + _kernel(listing.kernels[name], streamed.get(name, frozenset()))
         for name in dict.fromkeys([*comments, *listing.kernels])
         if name in listing.kernels
     ]
     return listing.preamble + "\n".join(kernels)
 
 
-def _kernel(text: str) -> str:
+def _kernel(text: str, streamed: Set[str]) -> str:
     text = text.replace("(uint)4294967295", "0xffffffff")
     text = _with_names(_with_bools_together(text))
     head, _, body = text.partition("{\n")
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
     lines = [head + "{", *_with_short_loops(_without_moves(lines)), ""]
-    head, brace, body = _with_short_head(_with_constants("\n".join(lines))).partition(" {\n")
+    text = _with_streams(_with_constants("\n".join(lines)), streamed)
+    head, brace, body = _with_short_head(text).partition(" {\n")
     return head + brace + "\n".join(within(line, _WIDTH) for line in body.split("\n"))
 
 
@@ -217,6 +222,19 @@ def _with_constants(text: str) -> str:
     return head + "{\n" + body
 
 
+def _with_streams(text: str, names: Set[str]) -> str:
+    """With loads by which nothing stays in caches, of parameters that are only read."""
+    head, brace, body = text.partition("{\n")
+    for type_, name in _POINTER.findall(head):
+        if name in names and type_.startswith("const"):
+            vector = rf"\*(\(const \w+\*\)(?:{name}\b(?!\[)|(?=\({name}\b){_GROUP}))"
+            # An index of other signs might not add up with the name as it stands.
+            number = rf"(?<![\w.]){name}\[([\w +*/%()-]*)\]"
+            body = re.sub(vector, r"__ldcs(\1)", body)
+            body = re.sub(number, rf"__ldcs({name} + \1)", body)
+    return head + brace + body
+
+
 def _with_short_head(text: str) -> str:
     """With the parameters on lines of their own, if they do not fit on that of the name."""
     head, brace, body = text.partition(" {\n")
@@ -239,6 +257,9 @@ def _free(name: str, taken: Set[str], ending: str = "") -> str:
 
 # Letters of a line, at most, but where a statement has nothing to break it at.
 _WIDTH = 100
+
+# Brackets, and what stands in them.
+_GROUP = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 
 _POINTER = re.compile(r"(\w[\w ]*)\* (?:__restrict__ )?(\w+)(?=[,)])")
 

@@ -273,7 +273,7 @@ def test_what_is_no_expression_is_left_alone(text: str) -> None:
     with pytest.raises(NotAnExpressionError):
         simplified(text)
     kernel = f'extern "C" __global__ void k() {{\n  {text} !!;\n}}\n'
-    assert f"  {text} !!;" in readable(kernel, {})
+    assert f"  {text} !!;" in readable(kernel, {}, {})
 
 
 def test_numbers_are_the_same() -> None:

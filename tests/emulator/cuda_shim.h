@@ -160,6 +160,10 @@ template <class T>
 inline T __ldg(const T* address) {
   return *address;
 }
+template <class T>
+inline T __ldcs(const T* address) {
+  return *address;
+}
 
 // ---- Vector types ------------------------------------------------------------------------------
 

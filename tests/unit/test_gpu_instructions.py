@@ -115,12 +115,12 @@ def test_halves_take_few_instructions(fn, most) -> None:
     assert count <= most * 16  # numbers of a thread
 
 
-@needs_compiler
-def test_what_is_one_instruction_leaves_four_vectors() -> None:
+@pytest.mark.parametrize(("rows", "vectors"), [(16384, 2), (256, 2), (255, 1), (1, 1)])
+def test_vectors_of_a_thread(rows: int, vectors: int) -> None:
     def masked(x, w):
         return (x & 7) | (w ^ 1)
 
-    shapes = (16384, 4096), (4096,)
+    shapes = (rows, 4096), (4096,)
     given = (torch.empty(shape, dtype=torch.int32, device="meta") for shape in shapes)
     (launch,) = bt.jit(target=TARGET)(masked).lower(*given).compile().launches
-    assert launch.grid == (16384 * 4096 // (256 * 4 * 4),)
+    assert launch.grid == (rows * 4096 // (256 * vectors * 4),)

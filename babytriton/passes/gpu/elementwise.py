@@ -8,7 +8,6 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.extents import is_multiple
 from babytriton.passes.gpu.program import Program
@@ -25,16 +24,13 @@ from babytriton.passes.gpu.writing import (
     only,
     written_out,
 )
-from babytriton.passes.intrinsics import dtype_of, has_slow_functions
 from babytriton.passes.nests import Nest, fuse_nest, inlined_nests
 from babytriton.passes.statements import sequence
 
-# Elements of a kernel from which on a thread takes several vectors: their loads are all on the way
-# at once. With fewer, more threads do the same.
-SEVERAL = ((1 << 22, 4), (1 << 20, 2))
-
-# So many at most where functions are computed: no load moves over what these take for some numbers.
-OF_FUNCTIONS = 2
+# Vectors of a thread, whose loads are all on the way at once; and elements of a kernel from which
+# on it has as many. With fewer, more threads do the same; with more vectors, the last blocks would
+# run for longer while others have nothing to do.
+SEVERAL, MANY = 2, 1 << 20
 
 
 class Elementwise(ScheduleRule):
@@ -68,9 +64,7 @@ def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
     length, width = program.length, program.vector(has_tail=True)
     several = 1
     if isinstance(length, int):
-        several = next((count for least, count in SEVERAL if length >= least), 1)
-        if any(_takes_long(block.value) for block in program.blocks):
-            several = min(several, OF_FUNCTIONS)
+        several = SEVERAL if length >= MANY else 1
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
     load = writer.keep(Sweeps.of(program).shared(0, keeps=False))
@@ -104,12 +98,6 @@ def single_number(program: Program) -> tirx.Stmt:
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
     return launched({"blockIdx.x": 1, "threadIdx.x": 1}, thread)
-
-
-def _takes_long(value: ir.Expr) -> bool:
-    """Whether it has functions, or quotients, that take more than a few instructions."""
-    divides = any(dtype_of(div).startswith("float") for div in nodes(value, tirx.Div))
-    return divides or has_slow_functions(value)
 
 
 def _one_vector(

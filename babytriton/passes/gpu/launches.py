@@ -20,11 +20,11 @@ def launches_of(mod: IRModule) -> tuple[KernelLaunch, ...]:
     return tuple(
         _launch(func, name, place, kernel)
         for name, func in in_order_of_calls(mod).items()
-        for place, kernel in enumerate(_kernels(func))
+        for place, kernel in enumerate(kernels_of(func))
     )
 
 
-def _kernels(func: tirx.PrimFunc) -> list[tirx.For]:
+def kernels_of(func: tirx.PrimFunc) -> list[tirx.For]:
     """The outermost loops over indices of a GPU: TVM makes a kernel of each."""
     found: list[tirx.For] = []
 
