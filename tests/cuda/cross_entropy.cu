@@ -10,6 +10,7 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
   alignas(16) float x_part[16];
   __shared__ alignas(16) float top_of_warps[2];
   float total_of_row;
+  __shared__ alignas(16) float total_of_warps[2];
   float cross_entropy_of_row;
   top_of_row = -3.4028235e+38f;
   #pragma unroll
@@ -42,13 +43,12 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
   for (int halving = 0; halving < 5; ++halving) {
     total_of_row += __shfl_xor_sync(0xffffffff, total_of_row, 16 >> halving, 32);
   }
-  __syncthreads();
   if (thread % 32 == 0) {
-    top_of_warps[thread >> 5] = total_of_row;
+    total_of_warps[thread >> 5] = total_of_row;
   }
   __syncthreads();
-  total_of_row = top_of_warps[0];
-  total_of_row += top_of_warps[1];
+  total_of_row = total_of_warps[0];
+  total_of_row += total_of_warps[1];
   total_of_row = logf(total_of_row);
   float chosen;
   if (labels[block] == (int64_t)-100) {

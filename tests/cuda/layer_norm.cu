@@ -11,6 +11,7 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
   alignas(16) float x_part[16];
   __shared__ alignas(16) float sum_of_warps[2];
   float squares_of_row;
+  __shared__ alignas(16) float squares_of_warps[2];
   alignas(16) float w_vector[4];
   alignas(16) float b_vector[4];
   alignas(16) float layer_norm_vector[4];
@@ -47,13 +48,12 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
   for (int halving = 0; halving < 5; ++halving) {
     squares_of_row += __shfl_xor_sync(0xffffffff, squares_of_row, 16 >> halving, 32);
   }
-  __syncthreads();
   if (thread % 32 == 0) {
-    sum_of_warps[thread >> 5] = squares_of_row;
+    squares_of_warps[thread >> 5] = squares_of_row;
   }
   __syncthreads();
-  squares_of_row = sum_of_warps[0];
-  squares_of_row += sum_of_warps[1];
+  squares_of_row = squares_of_warps[0];
+  squares_of_row += squares_of_warps[1];
   squares_of_row = rsqrtf(squares_of_row * 0.0009765625f + 1e-05f);
   #pragma unroll
   for (int step = 0; step < 4; ++step) {

@@ -10,6 +10,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(
   __shared__ alignas(16) float top_of_warps[8];
   float total_of_row;
   alignas(16) float exponential_part[16];
+  __shared__ alignas(16) float total_of_warps[8];
   alignas(16) float softmax_vector[4];
   top_of_row = -3.4028235e+38f;
   #pragma unroll
@@ -46,15 +47,14 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(
   for (int halving = 0; halving < 5; ++halving) {
     total_of_row += __shfl_xor_sync(0xffffffff, total_of_row, 16 >> halving, 32);
   }
-  __syncthreads();
   if (thread % 32 == 0) {
-    top_of_warps[thread >> 5] = total_of_row;
+    total_of_warps[thread >> 5] = total_of_row;
   }
   __syncthreads();
-  total_of_row = top_of_warps[0];
+  total_of_row = total_of_warps[0];
   #pragma unroll
   for (int warp = 0; warp < 7; ++warp) {
-    total_of_row += top_of_warps[warp + 1];
+    total_of_row += total_of_warps[warp + 1];
   }
   #pragma unroll
   for (int step = 0; step < 4; ++step) {

@@ -115,6 +115,13 @@ def test_halves_take_few_instructions(fn, most) -> None:
     assert count <= most * 16  # numbers of a thread
 
 
+@pytest.mark.parametrize(("fn", "barriers"), [(rms_norm, 1), (layer_norm, 2), (softmax, 2)])
+@pytest.mark.parametrize("length", [1024, 1003, 4096])
+def test_each_reduction_of_a_row_waits_once(fn, barriers, length) -> None:
+    source = compiled(fn, torch.float32, 64, length).source("cuda")
+    assert source.count("__syncthreads();") == barriers
+
+
 @pytest.mark.parametrize(("rows", "vectors"), [(16384, 2), (256, 2), (255, 1), (1, 1)])
 def test_vectors_of_a_thread(rows: int, vectors: int) -> None:
     def masked(x, w):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tvm import ir, tirx
@@ -11,7 +11,15 @@ from tvm.target import Target
 
 from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writer import Statements
-from babytriton.passes.gpu.writing import WARP, each, guarded, number, only, shared
+from babytriton.passes.gpu.writing import (
+    WARP,
+    each,
+    guarded,
+    kept_whole,
+    number,
+    only,
+    shared,
+)
 
 # What threads of a warp can pass to each other: as it is, and as a number of 32 bits.
 _AS_IT_IS = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32")
@@ -62,6 +70,14 @@ class Team:
     allocations: list[tirx.Var]
     columns: int = 1
     column: ir.Expr | None = None
+    _of_warps: list[tirx.Var] = field(default_factory=list)
+
+    def left_apart(self) -> Statements:
+        """What stands at a kernel's end, for what warps pass on to have memory of its own.
+
+        Where a reduction had that of one before, all threads would wait for what was in it.
+        """
+        return kept_whole(self._of_warps)
 
     def combine(self, *reductions: tuple[Block, tirx.Var]) -> Statements:
         """Give each thread what all of them have together.
@@ -97,6 +113,7 @@ class Team:
         if count <= 1:
             return body
         found = [(block, total, self._shared(block, count, "warps")) for block, total in reductions]
+        self._of_warps.extend(warps for _, _, warps in found)
         warp = tirx.floordiv(self.lane, number(WARP))
         puts = [tirx.BufferStore(warps, only(total), [warp]) for _, total, warps in found]
         is_first = tirx.EQ(tirx.floormod(self.lane, number(WARP)), number(0))
