@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -287,6 +287,10 @@ def call_overhead() -> dict[str, float]:
     return {name: statistics.median(times) for name, times in found.items()}
 
 
+Ways: TypeAlias = Callable[[Case], Mapping[str, Callable[..., Any]]]
+"""What gives the ways to compute a case, one of which is "ours"."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A case of which all ways are compiled, and give what is right.
@@ -302,7 +306,7 @@ class Prepared:
     bytes: int
 
     @classmethod
-    def of(cls, case: Case) -> Prepared:
+    def of(cls, case: Case, ways_of: Ways) -> Prepared:
         """A case; raises an error where a result is wrong."""
         arguments = case.arguments("cuda")
         exact = case.fn(*(x.double() if x.is_floating_point() else x for x in arguments))
@@ -336,14 +340,14 @@ def ways_of(case: Case) -> dict[str, Callable[..., Any]]:
     return ways
 
 
-def _measure(chosen: Sequence[Case], ready: Any, turn: Any, results: Any) -> None:
+def _measure(chosen: Sequence[Case], ways: Ways, ready: Any, turn: Any, results: Any) -> None:
     """What each process does: prepare cases, wait for the others, and time them by turns."""
     torch._dynamo.config.recompile_limit = len(chosen) + 1  # each case is one of its function
     importlib.import_module("torch._inductor.config").compile_threads = 1
     prepared: list[Prepared] = []
     for case in chosen:
         try:
-            prepared.append(Prepared.of(case))
+            prepared.append(Prepared.of(case, ways))
         except Exception as error:
             results.put(f"{case.name} failed: {error}")
     torch.cuda.empty_cache()
@@ -357,12 +361,14 @@ def _measure(chosen: Sequence[Case], ready: Any, turn: Any, results: Any) -> Non
             torch.cuda.empty_cache()
 
 
-def all_measured(chosen: Sequence[Case], jobs: int) -> Iterator[Row | str]:
+def all_measured(chosen: Sequence[Case], jobs: int, ways: Ways = ways_of) -> Iterator[Row | str]:
     """The cases as they were measured, or why one was not, as they come."""
     context = multiprocessing.get_context("spawn")
     ready, turn, results = context.Barrier(jobs), context.Lock(), context.Queue()
     processes = [
-        context.Process(target=_measure, args=(chosen[n::jobs], ready, turn, results), daemon=True)
+        context.Process(
+            target=_measure, args=(chosen[n::jobs], ways, ready, turn, results), daemon=True
+        )
         for n in range(jobs)
     ]
     for process in processes:

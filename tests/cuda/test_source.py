@@ -306,15 +306,22 @@ def test_simplified_expressions_mean_the_same() -> None:
 
 
 @needs_gpu
-def test_the_benchmark_runs_without_a_gpu() -> None:
+@pytest.mark.parametrize(
+    ("benchmark", "parts", "cases"),
+    [
+        ("gpu", ["softmax", "gemv", "dense"], 27),
+        ("gpu_constants", ["add 4096x1024", "row_sums 7", "transpose 4096x4096"], 6),
+    ],
+)
+def test_benchmarks_run_without_a_gpu(benchmark: str, parts: list[str], cases: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--emulated", "softmax", "gemv", "dense"],
+        [sys.executable, "-m", f"benchmarks.{benchmark}", "--emulated", *parts],
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(": right\n") == 27
+    assert done.stdout.count(": right\n") == cases
 
 
 def extremes(x):
