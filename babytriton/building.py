@@ -17,7 +17,7 @@ from tvm.ir import IRModule
 from babytriton import errors
 from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
-from babytriton.passes.gpu.launches import extent_of, launches_of
+from babytriton.passes.gpu.launches import extent_of, launches_of, tensors_of
 from babytriton.passes.gpu.portable import missing
 from babytriton.passes.gpu.streaming import streamed
 from babytriton.passes.updates import IN_PLACE
@@ -33,18 +33,11 @@ LANGUAGES = ("metal", "opencl", "webgpu")
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
-# Stands between TVM's preamble and what else comes before the kernels.
-_FUNCTIONS = "// Functions that the kernels call\n\n"
+# Stands between TVM's preamble and what a person reads.
+_OWN = "// Kernels, and the functions that they call\n\n"
 
 # Stands in TVM's preamble, and hardly in a user's.
 _MARK = "#include <cuda.h>"
-
-_SHARED = re.compile(r"__shared__ alignas\(\d+\) ([\w ]*?[a-z_\d]+?)([234]?) \w+\[(\d+)\];")
-_BYTES = {
-    **dict.fromkeys(("double", "int64_t", "uint64_t"), 8),
-    **dict.fromkeys(("half", "nv_bfloat16", "short", "ushort", "unsigned short"), 2),
-    **dict.fromkeys(("bool", "char", "signed char", "unsigned char", "uchar"), 1),
-}
 
 
 def build(mod: IRModule, entry: str, target: Target, source: str | None = None) -> Executable:
@@ -64,8 +57,7 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
         called = cuda_code.Called.of(ours)
         preamble = Listing.of(ours).preamble
         kernels = called.named(ours.removeprefix(preamble)) if source is None else source
-        code = called.source("" if source is None else source)
-        return preamble + (_FUNCTIONS + code if code else "") + kernels
+        return preamble + _OWN + called.source("" if source is None else source) + kernels
 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 
@@ -169,9 +161,8 @@ def sources(
 def cuda_source(built: Executable, *, full: bool) -> str:
     """The kernels with the functions that they call, or all that is compiled."""
     source = built.cuda()
-    listing = Listing.of(source)
-    parts = [listing.preamble.partition(_FUNCTIONS)[2], *listing.kernels.values()]
-    return source if full else "\n\n".join(part.strip() for part in parts if part)
+    own = source.partition(_OWN)[2]
+    return source if full or not own else own.strip()
 
 
 def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch, ...]:
@@ -179,32 +170,26 @@ def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch,
     source = built.cuda()
     if not source:
         return ()
-    kernels = Listing.of(source).kernels
     taken = resources(cuda.cubin(source, arch)) if cuda.has_compiler() else {}
     found = []
     for launch in launches_of(mod):
-        launch = replace(launch, shared=_shared(kernels.get(launch.name, "")))
         if launch.name in taken:
             own = taken[launch.name]
-            launch = replace(launch, registers=own.registers, spilled=own.spilled)
+            launch = replace(
+                launch, registers=own.registers, spilled=own.spilled, shared=own.shared
+            )
         found.append(launch)
     return tuple(found)
-
-
-def _shared(kernel: str) -> int:
-    return sum(
-        _BYTES.get(kind, 4) * int(width or 1) * int(count)
-        for kind, width, count in _SHARED.findall(kernel)
-    )
 
 
 def _comments(mod: IRModule) -> dict[str, list[str]]:
     """What heads each kernel: the lines it computes, its parameters, and its launch."""
     functions = {var.name_hint: func for var, func in mod.functions_items()}
+    tensors = tensors_of(mod)
     return {
         launch.name: [
             *map(_line, lines.of_kernel(functions[launch.function])),
-            ", ".join(_parameters(functions[launch.function])),
+            ", ".join(_parameters(functions[launch.function], tensors[launch.name])),
             f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}",
         ]
         for launch in launches_of(mod)
@@ -217,13 +202,13 @@ def _line(place: str) -> str:
     return f"{Path(path).name}:{number}  {linecache.getline(path, int(number)).strip()}".rstrip()
 
 
-def _parameters(func: tirx.PrimFunc) -> Iterator[str]:
-    updated = set(map(int, func.attrs.get(IN_PLACE, ()))) if func.attrs else set()
-    for number, param in enumerate(func.params):
-        if isinstance(param.ty, tirx.BufferType):
-            shape = ", ".join(str(extent_of(size)) for size in param.ty.shape)
-            note = " in place" if number in updated else ""
-            yield f"{param.name}: {param.ty.dtype}[{shape}]{note}"
+def _parameters(func: tirx.PrimFunc, tensors: Sequence[tirx.Var]) -> Iterator[str]:
+    places = map(int, func.attrs.get(IN_PLACE, ())) if func.attrs else ()
+    updated = {func.params[place] for place in places}
+    for tensor in tensors:
+        shape = ", ".join(str(extent_of(size)) for size in tensor.ty.shape)
+        note = " in place" if tensor in updated else ""
+        yield f"{tensor.name}: {tensor.ty.dtype}[{shape}]{note}"
 
 
 def _sizes(sizes: Sequence[int | str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
@@ -10,10 +11,21 @@ from typing import Any
 from babytriton import errors
 from babytriton.jit import register
 from babytriton.ops import cuda_code
+from babytriton.ops.cuda_definitions import read
 from babytriton.ops.refusals import Unsupported
 
 Sizes = int | tuple[int, ...] | Callable[..., int | tuple[int, ...]]
 """Along x, y and z; or a function of a call's arguments, tensors among them as meta tensors."""
+
+
+# What a launch would have to tell a GPU, and does not.
+_NOT_LAUNCHED = {
+    "shared memory of a size that launches tell": (
+        r"\bextern\s+__shared__|\b__shared__\s+extern\b",
+        "give the array a size",
+    ),
+    "clusters of thread blocks": (r"\b__cluster_dims__\b", "launch it without"),
+}
 
 
 def cuda_function(
@@ -26,11 +38,13 @@ def cuda_function(
     """A device function of one's own, as an elementwise operator that fuses with others.
 
     In a function that is compiled for a GPU, it is called for each element; tensors are broadcast,
-    16-bit floats are passed and returned as ``float``, and numbers passed as they are. Elsewhere,
-    and called from Python, ``cpu`` runs.
+    16-bit floats are passed and returned as ``float``, and numbers passed as they are: floats as
+    ``double`` where the parameter or a tensor is. Elsewhere, and called from Python, ``cpu`` runs,
+    whose names and defaults a call may use.
 
     Args:
-        source: CUDA C++ that defines ``__device__ T name(...)``, and perhaps what it needs.
+        source: CUDA C++ that defines ``__device__ T name(...)``, and perhaps what it needs; other
+            code of a program may define the same names.
         name: of the function.
         cpu: the same with torch, for tensors. It also tells the result's shape and dtype.
         gradient: as :func:`babytriton.register` takes it; by default torch's own of ``cpu``.
@@ -46,10 +60,10 @@ def cuda_function(
     if not cuda_code.is_device_function(source, name):
         raise errors.NotInSource(None, name, "__device__ function").error()
     own = cuda_code.defined(source, name)
-    operator = _operator(name, cpu)
+    operator, given = _operator(name, cpu)
 
-    def build(site: Any, *args: Any) -> Any:
-        return cuda_code.build_function(site, own, args)
+    def build(site: Any, *args: Any, **kwargs: Any) -> Any:
+        return cuda_code.build_function(site, own, given(*args, **kwargs))
 
     register(operator, build=build, gradient=gradient or _torchs)
     return operator
@@ -68,7 +82,8 @@ def cuda_kernel(
     """A CUDA kernel of one's own, as an operator.
 
     Its parameters are the call's arguments, tensors as pointers to contiguous elements and numbers
-    as they are, and then a pointer for each result. It is launched on torch's current stream.
+    as they are, and then a pointer for each result. It is launched on torch's current stream, with
+    the ``__launch_bounds__`` that it has, and no shared memory but what it declares.
 
     Args:
         source: CUDA C++ that defines ``__global__ void name(...)``, and perhaps what it needs.
@@ -85,19 +100,21 @@ def cuda_kernel(
 
     Raises:
         TypeError: ``cpu`` or ``out`` is no function.
-        ValueError: the source does not define the kernel.
+        ValueError: the source does not define the kernel, or it needs a launch of another kind.
     """
     _check(source, name, cpu)
     if out is not None and not callable(out):
         raise TypeError(f"out must be a function, not {type(out).__name__}")
-    function = cuda_code.kernel_as_function(source, name)
-    if function is None:
+    own = cuda_code.defined_kernel(source, name)
+    if own is None:
         raise errors.NotInSource(None, name, "__global__ kernel").error()
-    own = cuda_code.defined(function, name)
-    operator = _operator(name, cpu)
+    for what, (pattern, instead) in _NOT_LAUNCHED.items():
+        if re.search(pattern, read(source)):
+            raise errors.NoSuchLaunch(None, name, f"its source has {what}: {instead}").error()
+    operator, given = _operator(name, cpu)
 
-    def build(site: Any, *args: Any) -> Any:
-        return cuda_code.build_kernel(site, own, args, grid, block)
+    def build(site: Any, *args: Any, **kwargs: Any) -> Any:
+        return cuda_code.build_kernel(site, own, given(*args, **kwargs), grid, block)
 
     register(operator, build=build, meta=out, gradient=gradient or _torchs)
     return operator
@@ -117,12 +134,25 @@ def _check(source: Any, name: Any, cpu: Any) -> None:
         raise TypeError(f"cpu must be a function, not {type(cpu).__name__}")
 
 
-def _operator(name: str, cpu: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(*args: Any) -> Any:
-        return cpu(*args)
+def _operator(
+    name: str, cpu: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[..., cuda_code.Given]]:
+    """What users call, and what gives a call's arguments in the order that code takes them."""
+    signature = inspect.signature(cpu)
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return cpu(*args, **kwargs)
+
+    def given(*args: Any, **kwargs: Any) -> cuda_code.Given:
+        bound = signature.bind(*args, **kwargs)
+        asked = [n for n, own in enumerate(signature.parameters) if own in bound.arguments]
+        count = len((*bound.args, *bound.kwargs.values()))
+        bound.apply_defaults()
+        values = (*bound.args, *bound.kwargs.values())
+        return cuda_code.Given(values, max(count, *(n + 1 for n in asked)) if asked else 0)
 
     update_wrapper(operator, cpu)
     operator.__name__ = operator.__qualname__ = name
     # What inspect reads; the types of functions do not have it.
-    operator.__signature__ = inspect.signature(cpu)  # type: ignore[attr-defined]
-    return operator
+    operator.__signature__ = signature  # type: ignore[attr-defined]
+    return operator, given

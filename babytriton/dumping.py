@@ -11,14 +11,17 @@ from pathlib import Path
 _ENDINGS = {"ast": "ast", "python": "py", "relax": "relax", "tir": "tir", "llvm": "ll", "asm": "s"}
 _ENDINGS["cuda"] = "cu"
 
+# What follows from the others, and from the machine.
+_MACHINE = ("llvm", "asm")
+
 
 def dump(
     folder: Path, name: str, signature: str, kinds: Iterable[str], source: Callable[[str], str]
 ) -> Path:
     """Write a program's sources to a folder of their own within one.
 
-    The folder's name tells the function, and its signature by a hash: the same program writes the
-    same files each time. Kinds that need tools beyond this package are left out.
+    The folder's name tells the function, and its signature and stages by a hash: the same program
+    writes the same files each time. Kinds that need tools beyond this package are left out.
 
     Args:
         folder: made if it is not there.
@@ -30,11 +33,12 @@ def dump(
     Returns:
         The program's folder.
     """
-    digest = hashlib.sha256(signature.encode()).hexdigest()[:8]
+    texts = {kind: source(kind) for kind in kinds if kind in _ENDINGS}
+    told = [text for kind, text in texts.items() if kind not in _MACHINE]
+    digest = hashlib.sha256("\n".join([signature, *told]).encode()).hexdigest()[:8]
     own = folder / f"{re.sub(r'[^A-Za-z0-9_]+', '_', name)}-{digest}"
     own.mkdir(parents=True, exist_ok=True)
     (own / "signature.txt").write_text(f"{signature}\n")
-    for kind in kinds:
-        if kind in _ENDINGS:
-            (own / f"{kind}.{_ENDINGS[kind]}").write_text(source(kind))
+    for kind, text in texts.items():
+        (own / f"{kind}.{_ENDINGS[kind]}").write_text(text)
     return own

@@ -298,10 +298,12 @@ class JitFunction:
         else:
             kept = f"{type(owner).__qualname__} has __slots__ and no __dict__ to keep it in"
             raise TypeError(f"a compiled method needs a place on its object: {kept}")
-        name = f"_babytriton_{self.__name__}"
+        # A class may override what it calls by super(): these are methods of one name.
+        name = f"_babytriton_{self.__qualname__}"
         bound = attributes.get(name)
         # A copy of an object has the attributes of the first, this one among them.
-        if bound is None or bound.fn.__self__ is not owner:
+        is_own = bound is not None and bound.fn.__self__ is owner
+        if bound is None or not is_own or bound.fn.__func__ is not self.fn:
             method = types.MethodType(self.fn, owner)
             options = self._static_argnames, self.dynamic, self.out
             bound = JitFunction(method, self.target, *options)

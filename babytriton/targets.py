@@ -66,6 +66,8 @@ class Target:
         if kind is None:
             known = ", ".join(repr(name) for name in _NAMES)
             raise ValueError(f"unknown target {self.kind!r}: expected one of {known}")
+        if self.arch is not None and not isinstance(self.arch, str):
+            raise TypeError(f"arch must be a text such as 'sm_80', not {self.arch!r}")
         if self.arch is not None and kind == "cpu" and self.arch not in _processors():
             raise ValueError(f"arch={self.arch!r} is no processor that LLVM knows, as 'haswell'")
         if self.arch is not None and kind != "cpu":

@@ -361,6 +361,16 @@ class NotInSource(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class NoSuchLaunch(CallDiagnostic):
+    code = "BT215"
+    title = "`{name}` cannot be launched"
+    label = "{why}"
+    exception = ValueError
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
 class MissingTool(CallDiagnostic):
     code = "BT203"
     title = "{tool} was not found"

@@ -46,8 +46,10 @@ class Assignments(Visitor):
             self.bind(node.target, self.visit(node.value))
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
-        value = self.visit(node.value)
+        value, inside = self.visit(node.value), self.scope
+        self.scope = inside.of_function
         self.bind(node.target, value)
+        self.scope = inside
         return value
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:

@@ -261,7 +261,7 @@ class Loops(Assignments, ControlFlow):
         if not isinstance(count, int):
             self.fail(errors.DataDependent(self.span(first.iter), "a comprehension"))
         # Its variables are its own: the names around it stay what they are.
-        outside, own = self.scope, Scope({}, self.scope)
+        outside, own = self.scope, Scope({}, self.scope, is_comprehension=True)
         for i in range(count):
             self.scope = own
             self.program.scopes.append(own)

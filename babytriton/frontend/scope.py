@@ -33,6 +33,7 @@ class Scope:
         outer: the scope of the function that this one is written in, if that one is being
             compiled as well.
         fn: the Python function, for its closure cells and globals; an outer scope has its own.
+        is_comprehension: whether it is that of a comprehension, and the outer one what that is in.
     """
 
     def __init__(
@@ -40,10 +41,13 @@ class Scope:
         names: dict[str, Any],
         outer: Scope | None = None,
         fn: types.FunctionType | None = None,
+        *,
+        is_comprehension: bool = False,
     ) -> None:
         self.names = names
         self.outer = outer
         self.fn = fn
+        self.is_comprehension = is_comprehension
         self.places: dict[str, Span] = {}
         """Where each name was bound last."""
 
@@ -52,6 +56,13 @@ class Scope:
         self.names[name] = value
         if place is not None:
             self.places[name] = place
+
+    @property
+    def of_function(self) -> Scope:
+        """That of the function, of which a comprehension has its own: ``:=`` binds names in it."""
+        if not self.is_comprehension or self.outer is None:
+            return self
+        return self.outer.of_function
 
     def unbind(self, name: str) -> None:
         """Forget a name; ``KeyError`` if it is not bound."""

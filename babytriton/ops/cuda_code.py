@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tvm import ir, relax, s_tir, te, tirx
 
+from babytriton.ops.cuda_definitions import Definition, Parameter, functions, read
+from babytriton.ops.cuda_definitions import names as defined_names
 from babytriton.ops.numerics import opmath
 from babytriton.ops.primfunc import as_users
 from babytriton.ops.refusals import Unavailable
@@ -28,10 +30,31 @@ class Code:
     Attributes:
         name: the user's, of the function that they call.
         source: in which it is called by another name, which no other code has.
+        parameters: of the function.
+        bounds: what a kernel says of its launch, if it does.
     """
 
     name: str
     source: str
+    parameters: tuple[Parameter, ...] = ()
+    bounds: str | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call, in the order that code takes them.
+
+    Attributes:
+        values: with those that the call leaves at their defaults.
+        least: how many there are up to the last one that the call has itself.
+    """
+
+    values: tuple[Any, ...]
+    least: int
+
+    def of(self, count: int) -> tuple[Any, ...]:
+        """For so many parameters: defaults may be more, such as what Python's lambdas keep."""
+        return self.values[: max(self.least, count)]
 
 
 CODES: dict[str, Code] = {}
@@ -44,11 +67,17 @@ _LIMITS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
 _THREADS = 1024
 
 
-def defined(source: str, name: str) -> str:
+def defined(source: str, name: str, definition: Definition | None = None) -> str:
     """Keep code for the kernels that will call it; the name to call it by."""
     own = f"{name}__{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    CODES[own] = Code(name, re.sub(rf"\b{name}\b", own, source).strip())
+    found = definition or next(filter(_has_body, functions(source, name)))
+    text = re.sub(rf"\b{name}\b", own, source).strip()
+    CODES[own] = Code(name, text, found.parameters, found.bounds)
     return own
+
+
+def _has_body(definition: Definition) -> bool:
+    return definition.has_body
 
 
 @dataclass(frozen=True)
@@ -58,57 +87,100 @@ class Called:
     Attributes:
         names: what each is called in the program: as the user calls it, and numbered where several
             of one name are called, or a variable has the name.
+        sources: the code of each, where nothing has a name that is another's.
     """
 
     names: Mapping[str, str]
+    sources: Mapping[str, str]
 
     @classmethod
     def of(cls, kernels: str) -> Called:
         """That which some text calls."""
         names: dict[str, str] = {}
+        sources: dict[str, str] = {}
         taken = set(re.findall(r"\w+", re.sub(r"//.*", "", kernels)))
         for own in re.findall(r"\b\w+__[0-9a-f]{16}(?=\()", kernels):
-            if own in CODES and own not in names:
-                name, number = CODES[own].name, 1
-                while name in taken:
-                    number += 1
-                    name = f"{CODES[own].name}_{number}"
-                names[own] = name
-                taken.add(name)
-        return cls(names)
+            if own not in CODES or own in names:
+                continue
+            code = CODES[own]
+            names[own] = _free(code.name, taken)
+            helpers = defined_names(code.source) - {own}
+            renamed = {helper: _free(helper, taken) for helper in sorted(helpers)}
+            sources[own] = _renamed(code.source, {**renamed, own: names[own]})
+        return cls(names, sources)
 
     def source(self, kernels: str = "") -> str:
-        """The code, to stand before the kernels; without that which their text has itself."""
-        missing = [x for x, name in self.names.items() if not is_device_function(kernels, name)]
-        return self.named("".join(f"{CODES[own].source}\n\n" for own in missing))
+        """The code, to stand before the kernels; none that their text has itself, or calls not."""
+        if not kernels:
+            return "".join(f"{source}\n\n" for source in self.sources.values())
+        called = [
+            source
+            for own, source in self.sources.items()
+            if re.search(rf"\b{self.names[own]}\s*\(", read(kernels))
+            and not is_device_function(kernels, self.names[own])
+        ]
+        return "".join(f"{source}\n\n" for source in called)
 
-    def named(self, text: str) -> str:
-        """A text with the program's names."""
+    def named(self, kernels: str) -> str:
+        """Our text of kernels with the program's names, and with the bounds of the user's."""
         for own, name in self.names.items():
-            text = re.sub(rf"\b{own}\b", name, text)
-        return text
+            bounds = CODES[own].bounds
+            if bounds is not None:
+                head = r"__launch_bounds__\(\d+\)( \w+\([^{]*\{(?:(?!__global__)[\s\S])*?\b"
+                put = f"__launch_bounds__({bounds})".replace("\\", r"\\")
+                kernels = re.sub(rf"{head}{own}\()", rf"{put}\1", kernels)
+            kernels = re.sub(rf"\b{own}\b", name, kernels)
+        return kernels
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """A name, numbered if it is taken; it is then."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"\b(?:{pattern})\b", lambda match: names[match[0]], text)
+
+
+def defined_kernel(source: str, name: str) -> str | None:
+    """Keep the code of a kernel, for those that will call it; the name, or None without one."""
+    found = [one for one in functions(source, name) if one.is_kernel and one.has_body]
+    function = kernel_as_function(source, name)
+    return None if function is None else defined(function, name, found[0])
 
 
 def is_device_function(source: str, name: str) -> bool:
     """Whether the source defines a device function of the name."""
-    return re.search(rf"__device__[^;{{]*\b{name}\s*\([^;{{]*\)\s*{{", source) is not None
+    return any(one.has_body and one.is_of_device for one in functions(source, name))
 
 
 def kernel_as_function(source: str, name: str) -> str | None:
     """The source with its kernel as a device function, which kernels may call; None without one."""
-    head = r'(?:extern\s+"C"\s+)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+'
-    head += rf"(?:__launch_bounds__\s*\([^)]*\)\s*)?{name}\s*\("
-    found, count = re.subn(head, f"static __device__ __forceinline__ void {name}(", source)
-    return found if count == 1 else None
+    found = [one for one in functions(source, name) if one.is_kernel]
+    if len(list(filter(_has_body, found))) != 1:
+        return None
+    for one in reversed(found):
+        start = one.name_at - len(one.head.lstrip())
+        head = f"{one.template}\n" if one.template else ""
+        head += "static __device__ __forceinline__ void "
+        source = source[:start] + head + source[one.name_at :]
+    return source
 
 
-def build_function(site: Site, own: str, args: Sequence[Any]) -> Any:
+def build_function(site: Site, own: str, given: Given) -> Any:
     """An elementwise call of a device function, with numbers as they are and tensors broadcast.
 
     It takes and gives float for 16-bit floats, as all math on them is done.
     """
     if site.builder.device.type != "cuda":
         return NotImplemented
+    args = given.of(len(CODES[own].parameters))
     tensors = [arg for arg in args if isinstance(arg, Value)]
     shape = site.shape
     inputs = [
@@ -120,9 +192,11 @@ def build_function(site: Site, own: str, args: Sequence[Any]) -> Any:
     wide, narrow = dtype_of(opmath(site.dtype)).name, dtype_of(site.dtype).name
     wider = [dtype_of(opmath(x.meta.dtype)).name for x in tensors]
 
+    numbers = _numbers(own, args, {*wider, wide})
+
     def element(values: Sequence[te.Tensor], *index: Any) -> Any:
-        given = iter([value(*index).astype(dtype) for value, dtype in zip(values, wider)])
-        operands = [next(given) if isinstance(arg, Value) else _number(arg) for arg in args]
+        each = iter([value(*index).astype(dtype) for value, dtype in zip(values, wider)])
+        operands = [next(each) if number is None else number for number in numbers]
         return tirx.call_pure_extern(wide, own, *operands).astype(narrow)
 
     return site.compute(CODES[own].name, shape, element, *inputs)
@@ -131,12 +205,13 @@ def build_function(site: Site, own: str, args: Sequence[Any]) -> Any:
 def build_kernel(
     site: Site,
     own: str,
-    args: Sequence[Any],
+    given: Given,
     grid: Callable[..., Any] | Any,
     block: Callable[..., Any] | Any,
 ) -> Any:
     """A call of a kernel: its parameters are the arguments, and then the results."""
     outs = site.out if isinstance(site.out, (tuple, list)) else (site.out,)
+    args = given.of(len(CODES[own].parameters) - len(outs))
     tensors = [arg for arg in args if isinstance(arg, Value)]
     metas = [arg.meta if isinstance(arg, Value) else arg for arg in args]
     shapes = [size for x in (*outs, *(t.meta for t in tensors)) for size in x.shape]
@@ -146,14 +221,17 @@ def build_kernel(
         return NotImplemented  # there is nothing to launch
     blocks, threads = _sizes("grid", grid, metas), _sizes("block", block, metas)
     types = [TensorType(tuple(out.shape), out.dtype) for out in outs]
+    _check_bounds(own, threads)
+    own_names = [parameter.name for parameter in CODES[own].parameters]
+    own_names += [f"parameter{n}" for n in range(len(own_names), len(args) + len(outs))]
     parameters = [
-        _parameter(f"argument{n}", arg.meta) for n, arg in enumerate(args) if isinstance(arg, Value)
+        _parameter(name, arg.meta) for name, arg in zip(own_names, args) if isinstance(arg, Value)
     ]
-    results = [_parameter(f"result{n}", out) for n, out in enumerate(outs)]
-    given = iter(parameters)
-    passed = [_address(next(given)) if isinstance(arg, Value) else _number(arg) for arg in args] + [
-        _address(result) for result in results
-    ]
+    results = [_parameter(name, out) for name, out in zip(own_names[len(args) :], outs)]
+    each = iter(parameters)
+    numbers = _numbers(own, args, {x.ty.dtype for x in (*parameters, *results)})
+    passed = [_address(next(each)) if number is None else number for number in numbers]
+    passed += map(_address, results)
     body: tirx.Stmt = tirx.Evaluate(tirx.call_extern("void", own, *passed))
     extents = {
         f"{kind}.{axis}": size
@@ -188,10 +266,35 @@ def _address(buffer: tirx.Var) -> ir.Expr:
     return tirx.address_of(tirx.BufferLoad(buffer, [int64(0) for _ in buffer.shape]))
 
 
-def _number(value: Any) -> ir.Expr:
-    if isinstance(value, bool):
-        return tirx.const(value, "bool")
-    return tirx.const(value, "int64" if isinstance(value, int) else "float32")
+def _numbers(own: str, args: Sequence[Any], dtypes: Iterable[Any]) -> list[ir.Expr | None]:
+    """What is passed for arguments that are numbers; None for tensors.
+
+    Floats are double where the parameter is, or any tensor; where it is of a template's type, that
+    is the tensors'.
+    """
+    types = [parameter.type for parameter in CODES[own].parameters]
+    is_wide = "float64" in map(str, dtypes)
+    found: list[ir.Expr | None] = []
+    for n, arg in enumerate(args):
+        is_double = is_wide or (n < len(types) and re.search(r"\bdouble\b", types[n]) is not None)
+        if isinstance(arg, Value):
+            found.append(None)
+        elif isinstance(arg, bool | int):
+            found.append(tirx.const(arg, "bool" if isinstance(arg, bool) else "int64"))
+        elif isinstance(arg, float):
+            found.append(tirx.const(arg, "float64" if is_double else "float32"))
+        else:
+            why = f"argument {n + 1} is {arg!r}"
+            raise Unavailable(why, "pass tensors and numbers alone")
+    return found
+
+
+def _check_bounds(own: str, threads: Sequence[int]) -> None:
+    """Refuse blocks of more threads than a kernel is compiled for."""
+    most, _, _ = (CODES[own].bounds or "").partition(",")
+    if most.strip().isdecimal() and math.prod(threads) > int(most):
+        why = f"its block would be {tuple(threads)}"
+        raise Unavailable(why, f"change `block`, or the `__launch_bounds__({most.strip()})` of it")
 
 
 def _sizes(kind: str, sizes: Any, metas: Sequence[Any]) -> tuple[int, ...]:
@@ -206,10 +309,12 @@ def _sizes(kind: str, sizes: Any, metas: Sequence[Any]) -> tuple[int, ...]:
         Unavailable: no GPU launches that.
     """
     found = sizes(*metas) if callable(sizes) else sizes
-    whole = (found,) if isinstance(found, int) else tuple(int(n) for n in found)
+    whole = tuple(found) if isinstance(found, tuple | list) else (found,)
     limits = _LIMITS[kind]
     why = None
-    if not 1 <= len(whole) <= len(limits):
+    if not all(isinstance(size, int) for size in whole):
+        why = "its sizes are whole numbers"
+    elif not 1 <= len(whole) <= len(limits):
         why = "it has one to three sizes"
     elif any(not 1 <= size <= limit for size, limit in zip(whole, limits)):
         why = f"its sizes are 1 to {', '.join(map(str, limits))}"

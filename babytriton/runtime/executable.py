@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -64,6 +65,10 @@ WITHOUT_SLP = "-vectorize-slp:bool=0"
 _SIDE_BY_SIDE = "-small-loop-cost:uint=256"
 
 
+# Of a buffer, as TVM's names of kinds of memory have it.
+_PLACE = re.compile(r'(?<=!")0x[0-9a-f]+')
+
+
 @dataclass(frozen=True)
 class Executable:
     """Compiled code, which may be run by one virtual machine a thread.
@@ -88,7 +93,12 @@ class Executable:
 
     def llvm(self) -> str:
         """The LLVM IR of all kernels and of the host code; for ROCm, of the kernels."""
-        return "\n".join(self._machine("ll", "llvm"))
+        text = "\n".join(self._machine("ll", "llvm"))
+        # TVM tells buffers apart by where it has them, which is another place in each process.
+        places = {
+            place: f"buffer{n}" for n, place in enumerate(dict.fromkeys(_PLACE.findall(text)))
+        }
+        return _PLACE.sub(lambda match: places[match[0]], text)
 
     def asm(self) -> str:
         """The CPU's assembly of all kernels and of the host code; for ROCm, that of the kernels."""

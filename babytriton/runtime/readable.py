@@ -10,8 +10,11 @@ from itertools import chain, count
 from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
 from babytriton.runtime.c_lines import within
 
+# Brackets, and what stands in them.
+_GROUP = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+
 _KERNEL = re.compile(
-    r'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\('
+    rf'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\s*{_GROUP}\s*)?(\w+)\('
 )
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
@@ -258,9 +261,6 @@ def _free(name: str, taken: Set[str], ending: str = "") -> str:
 # Letters of a line, at most, but where a statement has nothing to break it at.
 _WIDTH = 100
 
-# Brackets, and what stands in them.
-_GROUP = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-
 _POINTER = re.compile(r"(\w[\w ]*)\* (?:__restrict__ )?(\w+)(?=[,)])")
 
 # Names that a variable of a kernel may not take: words of C++, and macros and functions of the C
@@ -275,6 +275,7 @@ _RESERVED = re.compile(
     "this|thread_local|throw|true|try|typedef|typeid|typename|typeof|union|unsigned|using|virtual|"
     "void|volatile|wchar_t|while|xor|xor_eq|"
     "NULL|NAN|INFINITY|HUGE_VALF?|EOF|assert|errno|stdin|stdout|stderr|unix|linux|i386|M_\\w+|"
+    "\\w+_(?:MAX|MIN|BIT|EPSILON|DIG)|"
     "__\\w+|uint|uchar|ushort|ulong|block|thread|main|printf|"
     "abs|fabs|min|max|sqrt|rsqrt|exp|log|sin|cos|tan|tanh|pow|floor|ceil|round|trunc|erf|fmod"
 )

@@ -11,6 +11,11 @@ _VALUE = 0x04
 _FRAME = 0x11
 _REGISTERS = 0x2F
 
+# What the sections of memory that a block's threads share are called, before the kernel's name;
+# and that of what CUDA has for itself at the beginning of it, on GPUs from compute capability 9.0.
+_SHARED = ".nv.shared."
+_RESERVED, _RESERVED_BYTES = ".nv.shared.reserved.0", 1024
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -19,10 +24,12 @@ class Resources:
     Attributes:
         registers: of a thread.
         spilled: bytes of a thread's stack frame, where arrays and registers go that do not fit.
+        shared: bytes that the threads of a block share.
     """
 
     registers: int
     spilled: int
+    shared: int
 
 
 def resources(cubin: bytes) -> dict[str, Resources]:
@@ -34,27 +41,32 @@ def resources(cubin: bytes) -> dict[str, Resources]:
     Args:
         cubin: machine code, as an ELF file.
     """
-    sections = dict(_sections(cubin))
+    found_sections = list(_sections(cubin))
+    sections = {name: content for name, content, _ in found_sections}
+    reserved = _RESERVED_BYTES if _RESERVED in sections else 0
+    shared = {name.removeprefix(_SHARED): size - reserved for name, _, size in found_sections}
     symbols = _symbols(sections)
     found: dict[int, dict[int, int]] = {}
     for kind, symbol, value in _entries(sections.get(".nv.info", b"")):
         found.setdefault(symbol, {})[kind] = value
     return {
-        symbols[symbol]: Resources(values[_REGISTERS], values.get(_FRAME, 0))
+        symbols[symbol]: Resources(
+            values[_REGISTERS], values.get(_FRAME, 0), shared.get(symbols[symbol], 0)
+        )
         for symbol, values in found.items()
         if _REGISTERS in values and symbol < len(symbols)
     }
 
 
-def _sections(file: bytes) -> Iterator[tuple[str, bytes]]:
-    """The sections of a 64-bit ELF file, by name."""
+def _sections(file: bytes) -> Iterator[tuple[str, bytes, int]]:
+    """The sections of a 64-bit ELF file: names, contents if they have any, and sizes."""
     (start,) = struct.unpack_from("<Q", file, 0x28)
     size, count, names = struct.unpack_from("<HHH", file, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", file, start + n * size) for n in range(count)]
     texts = file[headers[names][4] :]
     for name, kind, _, _, offset, length in headers:
         text = texts[name : texts.index(b"\0", name)].decode()
-        yield text, b"" if kind == 8 else file[offset : offset + length]
+        yield text, b"" if kind == 8 else file[offset : offset + length], length
 
 
 def _symbols(sections: dict[str, bytes]) -> list[str]:

@@ -309,3 +309,138 @@ def test_cuda_code_is_an_operator_of_torch() -> None:
     bt.testing.check(rooted, [(torch.randn(4, 6), 3.0), torch.randn(5)], dtypes=())
     cuda = bt.jit(target=gpu.TARGET)(rooted.fn).lower(torch.randn(4, 6), 3.0).compile()
     assert "rooted_2(x_vector" in cuda.source()  # the result has the name
+
+
+def hundredth(source: str, name: str = "f", **sizes: Any) -> Any:
+    """A function of elements or a kernel that adds a hundredth."""
+    make = bt.cuda_kernel if "__global__" in source else bt.cuda_function
+    return make(source, name=name, cpu=lambda x, c=0.01: x + c, **sizes)
+
+
+ADDS = "double f(double x, double c = 0.5) { return x + c; }"
+ADDED = "(const double* x, double c, double* y) { y[threadIdx.x] = x[threadIdx.x] + c; }"
+SIZES = {"grid": 1, "block": 8}
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "own",
+    [
+        hundredth(f"__device__ {ADDS}"),
+        hundredth("template <class T> __device__ T f(T x, T c) { return x + c; }"),
+        hundredth("__device__ auto f(double x, double c) -> double { return x + c; }"),
+        hundredth(f"// __device__ float f(x) {{}}\n__device__ inline\n{ADDS} // f(2)"),
+        hundredth(
+            f"__device__ double f(double x, double c);\n__device__ {ADDS.replace(' = 0.5', '')}"
+        ),
+        hundredth(f"__global__ void f{ADDED}", **SIZES),
+        hundredth(f'extern "C" void __global__ __launch_bounds__(8 * (2), 1) f{ADDED}', **SIZES),
+        hundredth(
+            f"__global__ void f(const double*, double, double*);\n__global__ void f{ADDED}", **SIZES
+        ),
+        hundredth(
+            f"/* __global__ void f(int) {{ */\n__launch_bounds__(64) __global__ void f{ADDED}",
+            **SIZES,
+        ),
+    ],
+    ids=lambda own: own.__name__,
+)
+def test_definitions_and_numbers(own) -> None:
+    """Where a function is defined is found, and floats are double where it takes them so."""
+    x = torch.zeros(8, dtype=torch.float64)
+    for fn in (lambda x: own(x), lambda x: own(x, 0.1), lambda x: own(x, c=0.1)):
+        program = compiled(fn, x)
+        assert program.fallbacks == ()
+        assert torch.equal(gpu.call(program, (x,)), fn(x))
+
+
+def test_parameters_of_user_kernels_have_their_names() -> None:
+    own = hundredth(f"__global__ void __launch_bounds__(64, 3) f{ADDED}", **SIZES)
+    source = compiled(lambda a: own(a) * 2, torch.zeros(8, dtype=torch.float64)).source()
+    assert "// x: float64[8], y: float64[8]\n" in source
+    assert "__launch_bounds__(64, 3) f_kernel(" in source
+
+
+HELPED = """\
+__device__ float root(float x) {{ return {}; }}
+__device__ float {}(float x) {{ return root(x); }}"""
+
+
+@needs_gpu
+def test_helpers_of_one_name() -> None:
+    source = HELPED.format("x + 1", "first") + "\n" + HELPED.format("", "second").partition("\n")[2]
+    first, second = (
+        bt.cuda_function(source, name=n, cpu=lambda x: x + 1) for n in ("first", "second")
+    )
+    third = bt.cuda_function(HELPED.format("x * 2", "third"), name="third", cpu=lambda x: x * 2)
+    of_kernel = (
+        "__global__ void k(const float* x, float* y) { y[threadIdx.x] = root(x[threadIdx.x]); }"
+    )
+    fourth = bt.cuda_kernel(
+        f"{HELPED.format('x - 3', 'other')}\n{of_kernel}",
+        name="k",
+        cpu=lambda x: x - 3,
+        grid=1,
+        block=8,
+    )
+
+    def all_four(x):
+        return first(x) + 10 * second(x) + 100 * third(x) + 1000 * fourth(x)
+
+    x = torch.arange(8.0)
+    assert torch.equal(gpu.call(compiled(all_four, x), (x,)), all_four(x))
+
+
+@needs_gpu
+def test_edited_functions_are_shown_and_edited_again() -> None:
+    own = bt.cuda_function(HELPED.format("x + 1", "first"), name="first", cpu=lambda x: x + 1)
+    x = torch.arange(8.0)
+    program = compiled(lambda x: own(x) * 2, x)
+    for text in (
+        program.source().replace("x + 1", "x + 3"),
+        "#define ONE 3\n" + program.source().replace("x + 1", "x + ONE"),
+        program.source().replace("first(", "renamed(").replace("x + 1", "x + 3"),
+    ):
+        edited = program.with_source(text)
+        assert edited.source() == text
+        again = edited.with_source(edited.source())
+        for one in (edited, again, edited.with_source(edited.source(full=True))):
+            assert torch.equal(gpu.call(one, (x,)), (x + 3) * 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [("", "extern __shared__ float s[];"), ("__cluster_dims__(2, 1, 1) ", "")],
+)
+def test_launches_that_are_not_made(before: str, body: str) -> None:
+    source = f"__global__ void {before}f(const float* x, float* y) {{ {body} }}"
+    with pytest.raises(ValueError, match="BT215"):
+        hundredth(source, **SIZES)
+
+
+@pytest.mark.parametrize("grid", [2.5, (1.0,), "3", None, lambda x, c: x.numel() / 64])
+def test_sizes_are_whole_numbers(grid) -> None:
+    own = hundredth("__global__ void f(const float* x, float c, float* y) {}", grid=grid, block=8)
+    with pytest.raises(bt.CompileError, match="change `grid`: its sizes are whole numbers"):
+        compiled(lambda x: own(x), torch.zeros(8))
+
+
+def test_blocks_fit_what_a_kernel_is_compiled_for() -> None:
+    source = "__global__ void __launch_bounds__(32) f(const float* x, float c, float* y) {}"
+    own = hundredth(source, grid=1, block=64)
+    with pytest.raises(bt.CompileError, match=r"launch_bounds__\(32\)"):
+        compiled(lambda x: own(x), torch.zeros(8))
+
+
+def test_shared_memory_of_a_users_kernel_is_told() -> None:
+    if not cuda.has_compiler():
+        pytest.skip("no compiler for CUDA: nvcc, or nvidia-cuda-nvrtc")
+    source = "__global__ void f(const float* x, float c, float* y) { __shared__ float s[100];"
+    source += (
+        " s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[8 - threadIdx.x]; }"
+    )
+    own = hundredth(source, **SIZES)
+    for arch in ("sm_80", "sm_90"):
+        target = bt.Target("cuda", arch)
+        program = bt.jit(target=target)(lambda x: own(x)).lower(torch.zeros(8)).compile()
+        assert [launch.shared for launch in program.launches] == [400]

@@ -191,6 +191,22 @@ def test_stages_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert {"ast.ast", "python.py", "relax.relax", "llvm.ll", "asm.s", "signature.txt"} < set(found)
     compiled("add")
     assert len(list((tmp_path / "all").iterdir())) == 1
+    for factor in (2, 3):
+
+        def add(x, y, factor=factor):
+            return x + y * factor
+
+        bt.jit(target=TARGET)(add).lower(*functions.arguments()["add"]).compile()
+    assert len(list((tmp_path / "all").iterdir())) == 3
+
+
+def test_llvm_is_the_same_in_each_process() -> None:
+    code = "import torch, babytriton as bt; from tests.cuda.functions import softmax;"
+    code += "print(bt.jit('cpu')(softmax).lower(torch.zeros(64, 64)).compile().source('llvm'))"
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.run(command, cwd=HERE.parents[1], capture_output=True) for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout
+    assert b"buffer0" in runs[0].stdout
 
 
 def test_the_folder_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

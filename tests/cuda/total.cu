@@ -1,5 +1,5 @@
 // functions.py:45  return x.sum()
-// x: float32[512, 1024], total: float32[]
+// x: float32[512, 1024], total_of_pieces: float32[128]
 // grid 128, block 256
 extern "C" __global__ void __launch_bounds__(256) total_kernel(
     const float* __restrict__ x, float* __restrict__ total_of_pieces) {
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(256) total_kernel(
 }
 
 // functions.py:45  return x.sum()
-// x: float32[512, 1024], total: float32[]
+// total_of_pieces: float32[128], total: float32[]
 // grid 1, block 256
 extern "C" __global__ void __launch_bounds__(256) total_kernel_1(
     const float* __restrict__ total_of_pieces, float* __restrict__ total) {

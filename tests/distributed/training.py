@@ -149,7 +149,8 @@ def compare(module: nn.Module, losses: list[float], dtype: torch.dtype) -> None:
 
 def programs(module: nn.Module) -> int:
     """How many programs the compiled functions in a model have made."""
-    of_blocks = [vars(block).get("_babytriton_forward") for block in module.modules()]
+    found = [item for block in module.modules() for item in vars(block).items()]
+    of_blocks = [own for name, own in found if name.startswith("_babytriton_")]
     of_blocks += [vars(block).get("compiled") for block in module.modules()]
     own = [gated, rms_norm.function, *(x for x in of_blocks if x is not None)]
     return sum(len(function.specializations()) for function in own)

@@ -273,7 +273,8 @@ INSTRUCTION = re.compile(
 )
 OPERAND = re.compile(r'"[=+]*\w"\s*\(')
 KERNEL = re.compile(
-    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)]*\) )?(\w+)\([^)]*\)\s*\{'
+    r'extern "C" __global__ void (?:__launch_bounds__\((?:(\d+)(?=\s*[,)]))?'
+    r"(?:[^()]|\([^()]*\))*\) )?(\w+)\([^)]*\)\s*\{"
 )
 
 

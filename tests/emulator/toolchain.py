@@ -24,7 +24,9 @@ TVM_FLAGS = (
     "--expt-extended-lambda",
 )
 
-KERNEL_NAME = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
+KERNEL_NAME = re.compile(
+    r'extern "C" __global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\) )?(\w+)\('
+)
 
 
 class CudaCompileError(RuntimeError):

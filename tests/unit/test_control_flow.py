@@ -729,6 +729,31 @@ def test_names_bound_inside_expressions() -> None:
     check(f, (X,), (-X,))
 
 
+def test_names_bound_inside_comprehensions() -> None:
+    def last(x):
+        kept = x * 100
+        scaled = [(kept := x * i) + kept for i in range(3)]
+        return kept, scaled[1]
+
+    def nested(x):
+        sums = {i: sum([(last := x * i * j) for j in range(3)]) for i in range(2)}
+        return last, sums[1]
+
+    def tested(x):
+        found = [y for i in range(4) if (y := i * 2) > 2]
+        return x * y, len(found)
+
+    def inner(x):
+        def scaled(z):
+            return [(own := z * i) for i in range(3)], own
+
+        own = x + 1
+        return scaled(x)[1], own
+
+    for fn in (last, nested, tested, inner):
+        check(fn, (X,), (-X,))
+
+
 def test_a_return_on_the_second_path() -> None:
     def f(x, limit):
         a = torch.sin(x)

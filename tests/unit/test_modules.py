@@ -472,6 +472,44 @@ def test_conv_with_batch_norm() -> None:
     torch.testing.assert_close(bt.jit("cpu")(module)(x), module(x))
 
 
+class Scaling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2) * 2)
+
+    @bt.jit
+    def forward(self, x):
+        return x * self.w
+
+
+class Overriding(Scaling):
+    @bt.jit
+    def forward(self, x):
+        return x * self.w * 50
+
+    def both(self, x):
+        return super().forward(x), self.forward(x)
+
+
+class Extending(Scaling):
+    @bt.jit
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def test_methods_that_override_compiled_ones() -> None:
+    one = torch.ones(2)
+    module = Overriding()
+    for _ in range(2):
+        assert [y.tolist() for y in module.both(one)] == [[2, 2], [100, 100]]
+        module = Overriding()
+        assert module(one).tolist() == [100, 100]
+        module = copy.deepcopy(module)
+    module = pickle.loads(pickle.dumps(module))
+    assert [y.tolist() for y in module.both(one)] == [[2, 2], [100, 100]]
+    assert Extending()(one).tolist() == [3, 3]
+
+
 class Stack(nn.Module):
     def __init__(self):
         super().__init__()

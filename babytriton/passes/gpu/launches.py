@@ -24,6 +24,27 @@ def launches_of(mod: IRModule) -> tuple[KernelLaunch, ...]:
     )
 
 
+def tensors_of(mod: IRModule) -> dict[str, list[tirx.Var]]:
+    """By the kernel's name, what it reads, and what it writes: of each its function's own first."""
+    return {
+        of_launch(name, place): _tensors(func, kernel)
+        for name, func in in_order_of_calls(mod).items()
+        for place, kernel in enumerate(kernels_of(func))
+    }
+
+
+def _tensors(func: tirx.PrimFunc, kernel: tirx.For) -> list[tirx.Var]:
+    written = {store.buffer for store in nodes(kernel, tirx.BufferStore)}
+    used = {*written, *(load.source for load in nodes(kernel, ir.TensorLoad))}
+    params = list(func.params)
+
+    def place(tensor: tirx.Var) -> tuple[bool, int, str]:
+        own = params.index(tensor) if tensor in params else len(params)
+        return tensor in written, own, tensor.name
+
+    return sorted((x for x in used if x.scope() == "global"), key=place)
+
+
 def kernels_of(func: tirx.PrimFunc) -> list[tirx.For]:
     """The outermost loops over indices of a GPU: TVM makes a kernel of each."""
     found: list[tirx.For] = []

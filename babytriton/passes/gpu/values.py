@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm_ffi import StructuralKey
 
+from babytriton.ops.cuda_code import CODES
 from babytriton.ops.primfunc import nodes
 from babytriton.passes import forms
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
@@ -207,6 +208,8 @@ def _name(expr: ir.Expr) -> str:
         return _NAMES[type(expr)]
     first = expr.args[0]
     function = first.value if isinstance(first, ir.StringImm) else function_name(expr)
+    if function in CODES:
+        return f"{CODES[function].name}_value"
     return f"{function.strip('_').removesuffix('f')}_value"
 
 
