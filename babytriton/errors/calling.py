@@ -77,6 +77,16 @@ class ArgumentShape(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class ArgumentSubclass(CallDiagnostic):
+    code = "BT136"
+    title = "argument `{name}` is no plain tensor"
+    label = "{kind} has a __torch_function__ of its own, which kernels do not call"
+    hint = "pass {name}.as_subclass(torch.Tensor)"
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
 class ArgumentExpanded(CallDiagnostic):
     code = "BT135"
     title = "argument `{name}` is not expanded"

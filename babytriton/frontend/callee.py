@@ -41,6 +41,9 @@ def function_of(fn: Any) -> types.FunctionType:
         return function_of(fn.func)
     if isinstance(fn, torch.nn.Module):
         return function_of(fn.forward)
+    if isinstance(fn, (staticmethod, classmethod)):
+        kind = type(fn).__name__
+        raise TypeError(f"jit compiles Python functions: write @{kind} above @jit, not below it")
     method = inspect.getattr_static(type(fn), "__call__", None)
     if isinstance(fn, type) or not isinstance(method, types.FunctionType):
         kind = type(fn).__name__

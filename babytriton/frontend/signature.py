@@ -429,7 +429,17 @@ def _refuse_type(path: str, value: Any) -> NoReturn:
     raise errors.ArgumentType(None, path, given).error()
 
 
+# As plain tensors have it, and parameters.
+_PLAIN = (
+    inspect.getattr_static(torch.Tensor, "__torch_function__").__func__,
+    torch._C._disabled_torch_function_impl,
+)
+
+
 def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> TensorSpec:
+    own = type(tensor).__torch_function__
+    if getattr(own, "__func__", own) not in _PLAIN:
+        raise errors.ArgumentSubclass(None, path, type(tensor).__qualname__).error()
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise errors.ArgumentLayout(None, path, layout).error()
@@ -437,8 +447,8 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
         expected = f"one of {', '.join(dtype.name for dtype in DTYPES)}"
         given = str(tensor.dtype).removeprefix("torch.")
         raise errors.ArgumentDtype(None, path, expected, given).error()
-    type = dims.argument(path, TensorType.of(tensor))
-    return TensorSpec(type, tensor.device, records(tensor), dims.lying(path, tensor))
+    found = dims.argument(path, TensorType.of(tensor))
+    return TensorSpec(found, tensor.device, records(tensor), dims.lying(path, tensor))
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:

@@ -10,7 +10,7 @@ from tvm import relax, te
 
 from babytriton.ops.choice import keep_product
 from babytriton.ops.numerics import opmath
-from babytriton.ops.refusals import Unsupported
+from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site, compute
 from babytriton.ops.sizes import int64, is_one
 from babytriton.ops.value import Value
@@ -24,12 +24,13 @@ def require_one_number_dtype(*operands: Value | None) -> torch.dtype:
     """The dtype that all operands have.
 
     Raises:
-        Unsupported: torch refuses the product, but only when it runs: on meta tensors it has no
-            complaint about bool and about operands of several dtypes.
+        IllTyped: they have several, of which torch complains when it runs, and not of meta tensors.
+        Unsupported: torch refuses the product of bools, likewise.
     """
-    dtypes = {operand.meta.dtype for operand in operands if operand is not None}
+    dtypes = dict.fromkeys(operand.meta.dtype for operand in operands if operand is not None)
     if len(dtypes) != 1:
-        raise Unsupported("operands of different dtypes")
+        found = " and ".join(dtype_of(dtype).name for dtype in dtypes)
+        raise IllTyped(f"expected operands of one dtype, but got {found}")
     (dtype,) = dtypes
     if dtype == torch.bool:
         raise Unsupported("torch has no product of bool matrices")

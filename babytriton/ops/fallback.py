@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -79,10 +80,17 @@ class TorchCall:
         Raises:
             RuntimeError: torch gives another type than the program was compiled for.
         """
+        try:
+            return self._run(given)
+        except Exception as error:
+            self._say_where(error)
+            raise
+
+    def _run(self, given: Sequence[Any]) -> list[torch.Tensor]:
         if torch._C._is_any_autocast_enabled():
             # What autocast casts was cast when the program was compiled.
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-                return self(given)
+                return self._run(given)
         for n, axes in self._turned:
             given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
         for n, view in self._viewed:
@@ -100,6 +108,13 @@ class TorchCall:
                 ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
                 raise RuntimeError(f"torch gave {ours} where {expected} was expected")
         return found
+
+    def _say_where(self, error: Exception) -> None:
+        """Let what torch raises tell the line that called it, as Python 3.11 and later show it."""
+        span = None if self.fallback is None else self.fallback.span
+        if self.fallback is not None and span is not None and sys.version_info >= (3, 11):
+            place = f"{span.path}:{span.line}: {span.text().strip()}"
+            error.add_note(f"raised by `{self.fallback.name}`, called at {place}")
 
     def is_laid_out(self, rank: int) -> bool:
         """Whether results of so many dimensions are taken in the order of `layout`."""

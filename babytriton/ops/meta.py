@@ -92,6 +92,8 @@ def typed(
         if type(error).__name__ in _READS_DATA or any(text in why for text in _NEEDS_DATA):
             raise NeedsData(why) from error
         raise IllTyped(why) from error
+    if isinstance(result, torch.Tensor) and not result.is_meta:
+        result = result.to("meta")  # torch.normal of numbers makes its tensor where it likes
     for meta in tensors_of(result):
         if find_dtype(meta.dtype) is None or meta.layout is not torch.strided:
             raise UnsupportedDtype(str(meta.dtype).removeprefix("torch."))

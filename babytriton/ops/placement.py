@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from babytriton.diagnostics import Span
-from babytriton.ops.refusals import MixedDevices, WrongDevice
+from babytriton.ops.refusals import IllTyped, MixedDevices, WrongDevice
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
 from babytriton.targets import Target, tvm_target
@@ -46,8 +46,12 @@ class Placement:
 
         Raises:
             WrongDevice: there are no kernels for it.
+            IllTyped: torch knows no such device.
         """
-        named = torch.device("cuda", device) if type(device) is int else torch.device(device)
+        try:
+            named = torch.device("cuda", device) if type(device) is int else torch.device(device)
+        except RuntimeError as error:
+            raise IllTyped(str(error)) from error
         if named.type == self.home.type and (named.index or 0) == (self.home.index or 0):
             return self.home
         if named.type not in ("cpu", "cuda"):

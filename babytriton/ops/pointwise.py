@@ -36,7 +36,7 @@ def common_dtype(input: Any, other: Any) -> torch.dtype:
 def number(value: Any, dtype: torch.dtype) -> Any:
     """A Python number as torch converts it: integers wrap, floats overflow to infinity."""
     wide = torch.float64 if isinstance(value, float) else None
-    return torch.tensor(value, dtype=wide).to(dtype).item()
+    return torch.tensor(value, dtype=wide, device="cpu").to(dtype).item()
 
 
 def constant(value: Any, dtype: torch.dtype) -> tirx.PrimExpr:

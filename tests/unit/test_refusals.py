@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -546,3 +547,58 @@ def test_classes_are_integers(loss: Callable[..., Any]) -> None:
     text = refused("BT003", fn, X, torch.zeros(4))
     assert "the target must be classes of dtype int64" in text
     assert ("probabilities in the shape of the input" in text) == (loss is F.cross_entropy)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes before Python 3.11")
+def test_what_torch_raises_at_run_time_tells_the_line() -> None:
+    def inverse(x):
+        return torch.linalg.inv(x * 0) + 1
+
+    with pytest.raises(torch.linalg.LinAlgError) as raised:
+        bt.jit("cpu")(inverse)(torch.eye(3))
+    (note,) = raised.value.__notes__
+    assert note.startswith("raised by `linalg_inv`, called at ")
+    assert note.endswith(": return torch.linalg.inv(x * 0) + 1")
+
+
+@pytest.mark.parametrize("other", [torch.float16, torch.float64, torch.int64], ids=str)
+def test_products_of_several_dtypes(other: torch.dtype) -> None:
+    def product(x, w):
+        return (x * 2) @ w
+
+    def linear(x, w):
+        return F.linear(x, w)
+
+    def added(x, w):
+        return torch.addmm(x, x, w)
+
+    x, w = torch.ones(4, 4), torch.ones(4, 4, dtype=other)
+    for fn in (product, linear, added):
+        with pytest.raises((bt.CompileError, RuntimeError)):
+            fn(x, w)
+        with pytest.raises(bt.CompileError, match=r"(?s)BT003.*return .*dtype"):
+            bt.jit("cpu")(fn)(x, w)
+
+
+def test_torch_addr_takes_several_dtypes() -> None:
+    x, v = torch.ones(3, 3), torch.arange(3.0, dtype=torch.float64)
+    fn = torch.addr
+    torch.testing.assert_close(bt.jit("cpu")(lambda x, v: fn(x, v, v))(x, v), fn(x, v, v))
+
+
+def test_devices_that_there_are_not() -> None:
+    for fn in (lambda x: x.to("float16"), lambda x: x + torch.zeros(3, device="gpu")):
+        with pytest.raises(bt.CompileError, match=r"BT003"):
+            bt.jit("cpu")(fn)(torch.ones(3))
+
+
+def test_compiling_draws_no_random_numbers() -> None:
+    def noise(x):
+        return x + torch.normal(0.0, 1.0, (3,)), torch.rand(3)
+
+    jitted = bt.jit("cpu")(noise)
+    for _ in range(2):
+        torch.manual_seed(0)
+        found = jitted(torch.zeros(3))
+        torch.manual_seed(0)
+        assert all(map(torch.equal, found, noise(torch.zeros(3))))
