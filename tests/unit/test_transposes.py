@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import babytriton as bt
 from tests.unit.kernels import rules_of
 
+F64 = torch.float64
 SIDES = (16, 17, 31, 64, 65, 1003)
 SHAPES = [(m, n) for m in SIDES for n in SIDES if m * n >= 32768]
 DTYPES = (
@@ -160,6 +162,33 @@ def test_sums_across_lines_lose_no_digits() -> None:
     for fn, args in ((total, (x, y)), (mean, (x,)), (flipped, (x,)), (variation, (x,))):
         exact = fn(*(value.double() for value in args)).float()
         torch.testing.assert_close(bt.jit("cpu")(fn)(*args), exact, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("depth", [16, 64, 96])
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_weights_that_are_computed(width: int, depth: int, dtype: torch.dtype) -> None:
+    def of_integers(x, weight):
+        return F.linear(x, weight.to(x.dtype))
+
+    def scaled(x, weight, scales):
+        return F.linear(x, weight * scales[:, None])
+
+    within = 4 * torch.finfo(dtype).eps
+    integers = torch.randint(-127, 127, (width, depth), dtype=torch.int8)
+    weight, scales = torch.randn(width, depth).to(dtype), torch.rand(width).to(dtype)
+    for rows in (2, 3, 4):
+        x, grad = torch.randn(rows, depth).to(dtype), torch.randn(rows, width).to(dtype)
+        for fn, args in ((of_integers, (x, integers)), (scaled, (x, weight, scales))):
+            found, exact = [], []
+            for function, dest, kind in ((bt.jit("cpu")(fn), found, dtype), (fn, exact, F64)):
+                own = [arg.to(kind) if arg.is_floating_point() else arg for arg in args]
+                leaves = [arg.detach().requires_grad_() for arg in own if arg.is_floating_point()]
+                result = function(*leaves, *own[len(leaves) :])
+                dest += [result, *torch.autograd.grad(result, leaves, grad.to(kind))]
+            for ours, theirs in zip(found, exact):
+                size = float(theirs.detach().abs().max())
+                torch.testing.assert_close(ours.double(), theirs, rtol=within, atol=within * size)
 
 
 def test_several_results() -> None:

@@ -142,6 +142,7 @@ def _in_registers(stmt: tirx.Stmt, loops: _Loops) -> tirx.Stmt:
     parts = statements(stmt)
     places = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
     steps = [part for part in parts if not isinstance(part, tirx.AllocBuffer)]
+    loops.made.update(place.buffer for place in places)
     known = [square for part in steps if (square := _Square.of(part)) is not None]
     found = {n: _Turn.of(square, loops) for n, square in enumerate(known)}
     turns = {n: turn for n, turn in found.items() if turn is not None}
@@ -165,6 +166,8 @@ class _Loops:
     """The loops around a statement."""
 
     def __init__(self) -> None:
+        self.made: set[tirx.Var] = set()
+        """The kernel's own memory that is there."""
         self._ranges = sym.Analyzer()
         self._extents: dict[ir.Expr, ir.Expr] = {}
 
@@ -305,10 +308,13 @@ class _Turn:
     Attributes:
         square: that.
         sizes: of what is copied, where a call tells how far away the square's edges are.
+        held: what the numbers are in registers. TVM has no variables of bfloat16, and makes float32
+            of it in a kernel's own memory.
     """
 
     square: _Square
     sizes: tuple[ir.Expr, ...]
+    held: str
 
     @classmethod
     def of(cls, square: _Square, loops: _Loops) -> _Turn | None:
@@ -344,7 +350,10 @@ class _Turn:
                 sizes.append(size)
             elif int(size) < LINE:
                 return None
-        return cls(square, tuple(sizes))
+        held = str(load.ty.dtype)
+        if held == "bfloat16":
+            held = "float32" if load.source in loops.made else "uint16"
+        return cls(square, tuple(sizes), held)
 
     def fits(self, other: _Square, loops: _Loops) -> bool:
         """Whether both go over the same edges: else one would move, and the other would not."""
@@ -366,8 +375,7 @@ class _Turn:
     @property
     def lanes(self) -> int:
         """How many numbers a vector holds."""
-        dtype = tvm.DataType(str(self.square.store.buffer.ty.dtype))
-        return int(min(_VECTOR * 8 // dtype.bits, LINE))
+        return int(min(_VECTOR * 8 // tvm.DataType(self.held).bits, LINE))
 
     def whole(self, lanes: int) -> tirx.Stmt:
         """The copy of all of the square, so many numbers of as many lines at a time."""
@@ -386,18 +394,17 @@ class _Turn:
         bound = Values("line")
         copy, dtype = self.square.inside, row.ty.dtype
         load, lines = copy.value, []
-        is_bfloat16 = str(load.ty.dtype) == "bfloat16"  # of which TVM has no variables
         for n in range(size):
             at = at_step(load.indices, self.square.outer.loop_var, row + tirx.const(n, dtype))
             *leading, last = at_step(at, self.square.inner.loop_var, column)
             line = tirx.BufferLoad(load.source, [*leading, _ramp(last, size)])
-            lines.append(bound(tirx.reinterpret(f"uint16x{size}", line) if is_bfloat16 else line))
+            lines.append(_in_register(line, self.held, bound))
         lines = turned_over(lines, bound)
         done = bound.statements
         zeros = [tirx.const(0, dtype)] * (len(copy.indices) - 2)
         for n, line in enumerate(lines):
             at = [*zeros, column + tirx.const(n, dtype), _ramp(row, size)]
-            number = tirx.reinterpret(f"bfloat16x{size}", line) if is_bfloat16 else line
+            number = _as_numbers(line, str(load.ty.dtype))
             done.append(tirx.BufferStore(copy.buffer, number, at))
         return done
 
@@ -456,6 +463,30 @@ def _kept(size: int, distance: int, first: int) -> list[int]:
 def picked(lines: Sequence[ir.Expr], places: Sequence[int]) -> ir.Expr:
     """Numbers of some vectors, one behind the other, by their places."""
     return tirx.Shuffle(list(lines), [tirx.const(place, "int32") for place in places])
+
+
+def _in_register(line: ir.Expr, held: str, bound: Values) -> ir.Expr:
+    """A line of numbers with a name, as what they are to be in registers.
+
+    Where TVM widens memory it knows of stores, and not of the variables that are read from it.
+    """
+    numbers = _as_numbers(line, held)
+    if not isinstance(numbers, tirx.Cast):
+        return bound(numbers)
+    size = numbers.ty.dtype.lanes
+    room = tirx.decl_buffer((size,), held, "line", scope="local")
+    place = [_ramp(tirx.const(0, "int64"), size)]
+    bound.statements += [tirx.AllocBuffer(room), tirx.BufferStore(room, numbers, place)]
+    return bound(tirx.BufferLoad(room, place))
+
+
+def _as_numbers(line: ir.Expr, dtype: str) -> ir.Expr:
+    """A vector as one of a dtype: with the same bits, or the same values in other floats."""
+    own, _, lanes = str(line.ty.dtype).partition("x")
+    if own == dtype:
+        return line
+    change = tirx.reinterpret if "uint16" in (own, dtype) else tirx.Cast
+    return change(f"{dtype}x{lanes}", line)
 
 
 def _is_local(buffer: tirx.Var) -> bool:
