@@ -26,6 +26,7 @@ from babytriton.passes import (
 )
 from babytriton.passes.addresses import by_address
 from babytriton.passes.backends import Backend
+from babytriton.passes.bfloat16 import in_integers
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.backend import BACKEND
 from babytriton.passes.cpu.memory import in_vectors, on_the_stack
@@ -89,7 +90,8 @@ LOWERING = "babytriton"
 
 
 def _lowering() -> tuple[Any, ...]:
-    lower, finish_host, finish_device = get_tir_pipeline("default")
+    whole, finish_host, finish_device = get_tir_pipeline("default")
+    lower = in_integers(whole)
 
     def begin(mod: IRModule) -> IRModule:
         names = names_of_parameters(mod)

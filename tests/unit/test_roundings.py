@@ -132,3 +132,24 @@ def test_what_halves_have_is_not_rounded_to_them() -> None:
     assert "fabs_value" not in rounded
     assert "nearbyint_value" not in rounded
     assert source.count("(nv_bfloat16)") == 3  # the largest, the scale, and the quotient
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view({2: torch.int16, 4: torch.int32}[x.element_size()])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_bits_of_what_is_computed(dtype: torch.dtype, dynamic: bool) -> None:
+    def all_kinds(x: torch.Tensor) -> list[torch.Tensor]:
+        computed = x * 2.3
+        turned = (x + 1).t().contiguous()
+        kinds = (x, computed, turned, x.amax(0), torch.full_like(x, 0.3), -x, x.cumsum(0)[:1])
+        return [bits(y) for y in kinds] + [(bits(computed) & -2).view(x.dtype) * 2]
+
+    for shape in ((3, 5), (64, 80), (300, 200)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        x[0, :4] = torch.tensor([0.0, -0.0, float("inf"), -float("inf")])
+        found = bt.jit("cpu", dynamic=dynamic)(all_kinds)(x)
+        for one, other in zip(found, all_kinds(x), strict=True):
+            assert torch.equal(one, other)

@@ -108,6 +108,71 @@ def test_dtypes(dtype: torch.dtype) -> None:
     assert torch.equal(bt.jit("cpu")(either)(x, y), either(x, y))
 
 
+def mean(x):
+    return x.mean()
+
+
+def filled(x):
+    return torch.full_like(x, 3), x + x
+
+
+def first_in_each_row(x):
+    return x[:, :1].expand(x.shape).contiguous()
+
+
+def beside_a_constant(x):
+    return torch.cat([x, x.new_full((x.shape[0], 64), 3)], -1)
+
+
+def first_of_all(x):
+    return x[:1, :1].expand(x.shape).contiguous()
+
+
+def rounded(x):
+    return x.round()
+
+
+def largest(x):
+    return x.topk(2, -1)[0]
+
+
+def ordered(x):
+    return x.sort(-1)[0]
+
+
+def part(x):
+    return x[::2, -1:]
+
+
+COPIES = (filled, first_in_each_row, beside_a_constant, first_of_all)
+CUT_OFF = (mean, rounded, largest, ordered, part)
+
+
+@pytest.mark.parametrize("dtype", list(dtypes()), ids=str)
+@pytest.mark.parametrize("fn", COPIES, ids=lambda fn: fn.__name__)
+def test_copies_of_one_number(fn, dtype: torch.dtype) -> None:
+    any_sizes = bt.jit("cpu")(fn)
+    for shape in ((8, 8), (9, 8), (300, 64), (70, 333)):
+        x = (torch.randn(shape) * 5).to(dtype)
+        for ours, theirs in zip(as_tuple(any_sizes(x)), as_tuple(fn(x))):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dynamic", [True, None], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("fn", [*COPIES, *CUT_OFF], ids=lambda fn: fn.__name__)
+def test_gradients_that_are_one_number(fn, dtype: torch.dtype, dynamic: bool | None) -> None:
+    """Those of a mean, and the zeros of what is cut off or rounded."""
+    any_sizes = bt.jit("cpu", dynamic=dynamic)(fn)
+    for shape in ((8, 8), (9, 8), (300, 64), (70, 333)):
+        x = torch.randn(shape).to(dtype)
+        found, expected = (
+            torch.autograd.grad(sum(y.sum(dtype=torch.float32) for y in as_tuple(f(own))), own)
+            for f, own in ((any_sizes, x.clone().requires_grad_()), (fn, x.requires_grad_()))
+        )
+        torch.testing.assert_close(found, expected)
+
+
 def test_instructions() -> None:
     """Where the processor is one that TVM's names and these instructions are known of."""
     x = torch.randn(256, 64)
@@ -116,6 +181,15 @@ def test_instructions() -> None:
         if "vmovups" not in source:
             pytest.skip("not a processor with AVX")
         assert STORE in source, fn.__name__
+
+
+def test_instructions_for_copies_of_one_number() -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        x = torch.randn(256, 64).to(dtype)
+        source = bt.jit("cpu")(first_of_all).lower(x).compile().source("asm")
+        if "ymm" not in source and "zmm" not in source:
+            pytest.skip("not a processor with AVX")
+        assert STORE in source, dtype
 
 
 @pytest.mark.parametrize("shape", [("n", 64), ("n", "m")], ids=str)

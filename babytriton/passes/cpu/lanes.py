@@ -254,13 +254,7 @@ def _is_worthwhile(nest: list[tirx.For], sums: list[_Accumulation]) -> bool:
         and not any(
             uses(i, loop.loop_var) for one in sums for i in one.store.indices for loop in nest
         )
-        and not any(is_same_bfloat16(stmt, nest[-1]) for stmt in statements(nest[-1].body))
     )
-
-
-def is_same_bfloat16(store: tirx.BufferStore, loop: tirx.For) -> bool:
-    """Whether each step stores the same bfloat16, of which TVM makes a vector that it loses."""
-    return str(store.value.ty.dtype) == "bfloat16" and not uses(store.value, loop.loop_var)
 
 
 class _Lanes:

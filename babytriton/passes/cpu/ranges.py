@@ -15,7 +15,7 @@ from tvm import ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
-from babytriton.passes.cpu.lanes import is_elementwise, is_same_bfloat16
+from babytriton.passes.cpu.lanes import is_elementwise
 from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import at_step, sequence, statements, with_parts
 
@@ -107,11 +107,7 @@ def _has_vectors(loop: tirx.For) -> bool:
     """Whether TVM makes vectors of a loop without calls: not of truth values in memory."""
     stores = statements(loop.body)
     in_memory = [*nodes(loop.body, ir.TensorLoad), *(store.value for store in stores)]
-    return (
-        is_elementwise(loop)
-        and not any(dtype_of(x) == "bool" for x in in_memory)
-        and not any(is_same_bfloat16(store, loop) for store in stores)
-    )
+    return is_elementwise(loop) and not any(dtype_of(x) == "bool" for x in in_memory)
 
 
 def _divided(body: tirx.Stmt, analyzer: sym.Analyzer) -> tirx.Stmt:
