@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _OWN = "// Kernels, and the functions that they call\n\n"
 
 # Stands in TVM's preamble, and hardly in a user's.
-_MARK = "#include <cuda.h>"
+_MARK = "__CUDACC_RTC__"
 
 
 def build(mod: IRModule, entry: str, target: Target, source: str | None = None) -> Executable:
@@ -161,7 +161,7 @@ def sources(
 def cuda_source(built: Executable, *, full: bool) -> str:
     """The kernels with the functions that they call, or all that is compiled."""
     source = built.cuda()
-    own = source.partition(_OWN)[2]
+    own = source.partition(_OWN.strip())[2]
     return source if full or not own else own.strip()
 
 

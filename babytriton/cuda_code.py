@@ -57,9 +57,10 @@ def cuda_function(
         ValueError: the source does not define the function.
     """
     _check(source, name, cpu)
-    if not cuda_code.is_device_function(source, name):
+    found = cuda_code.device_function(source, name)
+    if found is None:
         raise errors.NotInSource(None, name, "__device__ function").error()
-    own = cuda_code.defined(source, name)
+    own = cuda_code.defined(source, name, found)
     operator, given = _operator(name, cpu)
 
     def build(site: Any, *args: Any, **kwargs: Any) -> Any:
@@ -105,9 +106,10 @@ def cuda_kernel(
     _check(source, name, cpu)
     if out is not None and not callable(out):
         raise TypeError(f"out must be a function, not {type(out).__name__}")
-    own = cuda_code.defined_kernel(source, name)
-    if own is None:
-        raise errors.NotInSource(None, name, "__global__ kernel").error()
+    found = cuda_code.kernel(source, name)
+    if found is None:
+        raise errors.NotInSource(None, name, "single __global__ kernel").error()
+    own = cuda_code.defined(source, name, found)
     for what, (pattern, instead) in _NOT_LAUNCHED.items():
         if re.search(pattern, read(source)):
             raise errors.NoSuchLaunch(None, name, f"its source has {what}: {instead}").error()
@@ -139,17 +141,21 @@ def _operator(
 ) -> tuple[Callable[..., Any], Callable[..., cuda_code.Given]]:
     """What users call, and what gives a call's arguments in the order that code takes them."""
     signature = inspect.signature(cpu)
+    ordered = [
+        own
+        for own, parameter in signature.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         return cpu(*args, **kwargs)
 
     def given(*args: Any, **kwargs: Any) -> cuda_code.Given:
         bound = signature.bind(*args, **kwargs)
-        asked = [n for n, own in enumerate(signature.parameters) if own in bound.arguments]
-        count = len((*bound.args, *bound.kwargs.values()))
+        asked = [n + 1 for n, own in enumerate(ordered) if own in bound.arguments]
+        least = max(len(bound.args), *asked) if asked else len(bound.args)
         bound.apply_defaults()
-        values = (*bound.args, *bound.kwargs.values())
-        return cuda_code.Given(values, max(count, *(n + 1 for n in asked)) if asked else 0)
+        return cuda_code.Given(bound.args, least, bound.kwargs)
 
     update_wrapper(operator, cpu)
     operator.__name__ = operator.__qualname__ = name

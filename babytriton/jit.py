@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import itertools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +48,9 @@ REGISTRY = Registry(TABLE, COMPILE_LOCK)
 
 register = REGISTRY.register
 
+# Tell compiled functions apart, of which an object may have several of one name.
+_NUMBERS = itertools.count()
+
 
 class JitFunction:
     """A Python function that compiles itself for the arguments it is called with.
@@ -81,6 +85,7 @@ class JitFunction:
         if unknown:
             raise ValueError(f"static_argnames: {name_of(fn)} has no parameter {min(unknown)!r}")
         self._registry = Registry(REGISTRY, COMPILE_LOCK)
+        self._number = next(_NUMBERS)
         self._specializations = Specializations()
         self._seen = Seen()
         self._static = self._static_argnames
@@ -299,9 +304,10 @@ class JitFunction:
             kept = f"{type(owner).__qualname__} has __slots__ and no __dict__ to keep it in"
             raise TypeError(f"a compiled method needs a place on its object: {kept}")
         # A class may override what it calls by super(): these are methods of one name.
-        name = f"_babytriton_{self.__qualname__}"
+        name = f"_babytriton_{self.__name__}_{self._number}"
         bound = attributes.get(name)
-        # A copy of an object has the attributes of the first, this one among them.
+        # A copy of an object has the attributes of the first, this one among them; and one that was
+        # pickled those of another process.
         is_own = bound is not None and bound.fn.__self__ is owner
         if bound is None or not is_own or bound.fn.__func__ is not self.fn:
             method = types.MethodType(self.fn, owner)
@@ -323,9 +329,11 @@ class JitFunction:
         if isinstance(self.fn, types.FunctionType):
             return self.__qualname__
         if isinstance(self.fn, types.MethodType):
-            owner = self.fn.__self__
-            if isinstance(getattr(type(owner), self.__name__, None), JitFunction):
-                return getattr, (owner, self.__name__)
+            owner, name = self.fn.__self__, self.__name__
+            if name.startswith("__") and not name.endswith("__"):  # as Python has it in a class
+                name = f"_{self.__qualname__.split('.')[-2].lstrip('_')}{name}"
+            if isinstance(getattr(type(owner), name, None), JitFunction):
+                return getattr, (owner, name)
         options = tuple(self._static_argnames), self.dynamic, self.out
         return JitFunction, (self.fn, self.target, *options)
 

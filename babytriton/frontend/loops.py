@@ -25,7 +25,7 @@ from babytriton.frontend.exits import FALLS, Exits
 from babytriton.frontend.iteration import Generated, Items, is_numbered, items_of
 from babytriton.frontend.joining import expression
 from babytriton.frontend.program import LoopNotes
-from babytriton.frontend.scope import Scope
+from babytriton.frontend.scope import Scope, Unusable
 from babytriton.ops import scalars
 from babytriton.ops.counting import counter
 from babytriton.ops.loops import counted_loop, while_loop
@@ -249,10 +249,23 @@ class Loops(Assignments, ControlFlow):
         return {self.visit(node.key): self.visit(node.value) for _ in self._each(node.generators)}
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Generated:
-        return Generated([self.visit(node.elt) for _ in self._each(node.generators)])
+        outside = self.scope
+        found = Generated([self.visit(node.elt) for _ in self._each(node.generators, False)])
+        for bound in (x for x in ast.walk(node) if isinstance(x, ast.NamedExpr)):
+            # Python computes items when they are asked for, and not all of them may be.
+            name = bound.target.id
+            what = f"{name} after {name} := ... in a generator expression"
+            unknown = partial(errors.UnsupportedSyntax, node=what, instead="write a list: [...]")
+            outside.of_function.bind(name, Unusable(unknown))
+        return found
 
-    def _each(self, generators: list[ast.comprehension]) -> Iterator[None]:
-        """Go through a comprehension's items, with its variables bound for each of them."""
+    def _each(self, generators: list[ast.comprehension], binds: bool = True) -> Iterator[None]:
+        """Go through a comprehension's items, with its variables bound for each of them.
+
+        Args:
+            generators: where the items come from.
+            binds: whether ``:=`` binds names around it, and not in it.
+        """
         [first, *rest] = generators
         if first.is_async:
             self.fail(errors.UnsupportedSyntax(self.span(first.iter), "async for"))
@@ -261,14 +274,14 @@ class Loops(Assignments, ControlFlow):
         if not isinstance(count, int):
             self.fail(errors.DataDependent(self.span(first.iter), "a comprehension"))
         # Its variables are its own: the names around it stay what they are.
-        outside, own = self.scope, Scope({}, self.scope, is_comprehension=True)
+        outside, own = self.scope, Scope({}, self.scope, is_comprehension=binds)
         for i in range(count):
             self.scope = own
             self.program.scopes.append(own)
             try:
                 self.bind(first.target, items.item(partial(self.emit, first.iter), i))
                 if all(self.known(test, self.visit(test)) for test in first.ifs):
-                    yield from self._each(rest) if rest else iter([None])
+                    yield from self._each(rest, binds) if rest else iter([None])
             finally:
                 self.program.scopes.pop()
                 self.scope = outside

@@ -33,7 +33,8 @@ class Scope:
         outer: the scope of the function that this one is written in, if that one is being
             compiled as well.
         fn: the Python function, for its closure cells and globals; an outer scope has its own.
-        is_comprehension: whether it is that of a comprehension, and the outer one what that is in.
+        is_comprehension: whether it is that of a comprehension whose items are all computed where
+            it stands, and the outer one what that is in.
     """
 
     def __init__(

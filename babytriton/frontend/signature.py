@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -315,6 +316,8 @@ def is_static(path: str, static: frozenset[str]) -> bool:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
+        if _has_functions(type(value)):
+            return (type(value), None)
         format = MemoryFormat.of(value)
         return (value.dtype, value.shape, value.device, value.layout, format, records(value))
     if isinstance(value, float):
@@ -436,9 +439,15 @@ _PLAIN = (
 )
 
 
+@functools.cache
+def _has_functions(kind: type[torch.Tensor]) -> bool:
+    """Whether a class says itself what torch's functions do with its tensors."""
+    own = kind.__torch_function__
+    return getattr(own, "__func__", own) not in _PLAIN
+
+
 def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> TensorSpec:
-    own = type(tensor).__torch_function__
-    if getattr(own, "__func__", own) not in _PLAIN:
+    if _has_functions(type(tensor)):
         raise errors.ArgumentSubclass(None, path, type(tensor).__qualname__).error()
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")

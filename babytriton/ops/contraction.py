@@ -20,17 +20,23 @@ Labels = Sequence[Hashable]
 """The names of a tensor's axes, one an axis; a string serves where letters do."""
 
 
-def require_one_number_dtype(*operands: Value | None) -> torch.dtype:
+def require_one_number_dtype(
+    *operands: Value | None, error: type[Exception] = IllTyped
+) -> torch.dtype:
     """The dtype that all operands have.
 
+    Args:
+        operands: of a product.
+        error: where they have several. Of those torch complains when it runs most products, and not
+            of meta tensors; others it computes.
+
     Raises:
-        IllTyped: they have several, of which torch complains when it runs, and not of meta tensors.
-        Unsupported: torch refuses the product of bools, likewise.
+        Unsupported: torch refuses the product of bools when it runs.
     """
     dtypes = dict.fromkeys(operand.meta.dtype for operand in operands if operand is not None)
     if len(dtypes) != 1:
         found = " and ".join(dtype_of(dtype).name for dtype in dtypes)
-        raise IllTyped(f"expected operands of one dtype, but got {found}")
+        raise error(f"expected operands of one dtype, but got {found}")
     (dtype,) = dtypes
     if dtype == torch.bool:
         raise Unsupported("torch has no product of bool matrices")

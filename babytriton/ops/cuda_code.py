@@ -29,32 +29,57 @@ class Code:
 
     Attributes:
         name: the user's, of the function that they call.
-        source: in which it is called by another name, which no other code has.
-        parameters: of the function.
-        bounds: what a kernel says of its launch, if it does.
+        source: that defines it, and perhaps others.
+        definition: of the function in the source.
     """
 
     name: str
     source: str
-    parameters: tuple[Parameter, ...] = ()
-    bounds: str | None = None
+    definition: Definition
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Of the function."""
+        return self.definition.parameters
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """What a kernel says of its launch, in numbers; nothing where that takes a compiler."""
+        found = (self.definition.bounds or "").split(",")
+        return tuple(map(int, found)) if all(one.strip().isdecimal() for one in found) else ()
 
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of a call, in the order that code takes them.
+    """The arguments of a call.
 
     Attributes:
-        values: with those that the call leaves at their defaults.
+        values: in order, with those that the call leaves at their defaults.
         least: how many there are up to the last one that the call has itself.
+        named: those that can only be given by name.
     """
 
     values: tuple[Any, ...]
     least: int
+    named: Mapping[str, Any]
 
-    def of(self, count: int) -> tuple[Any, ...]:
-        """For so many parameters: defaults may be more, such as what Python's lambdas keep."""
-        return self.values[: max(self.least, count)]
+    def of(self, code: Code, results: int = 0) -> tuple[Any, ...]:
+        """In the order of a function's parameters, of which results are the last.
+
+        Defaults may be more than these, such as what Python's lambdas keep. What is given by name
+        goes by the names of the parameters.
+
+        Raises:
+            Unavailable: no parameter has a name that is given.
+        """
+        parameters = [parameter.name for parameter in code.parameters]
+        count = len(parameters) - results - len(self.named)
+        found = self.values[: max(self.least, count)]
+        places = {name: place for place, name in enumerate(parameters)}
+        for name in self.named:
+            if name not in places:
+                raise Unavailable(f"no parameter is called `{name}`", "name one in the source so")
+        return (*found, *(self.named[name] for name in sorted(self.named, key=places.__getitem__)))
 
 
 CODES: dict[str, Code] = {}
@@ -69,15 +94,12 @@ _THREADS = 1024
 
 def defined(source: str, name: str, definition: Definition | None = None) -> str:
     """Keep code for the kernels that will call it; the name to call it by."""
-    own = f"{name}__{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    found = definition or next(filter(_has_body, functions(source, name)))
-    text = re.sub(rf"\b{name}\b", own, source).strip()
-    CODES[own] = Code(name, text, found.parameters, found.bounds)
+    found = definition or device_function(source, name)
+    assert found is not None
+    told = f"{found.is_kernel} {source}"
+    own = f"{name}__{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    CODES[own] = Code(name, source, found)
     return own
-
-
-def _has_body(definition: Definition) -> bool:
-    return definition.has_body
 
 
 @dataclass(frozen=True)
@@ -87,50 +109,62 @@ class Called:
     Attributes:
         names: what each is called in the program: as the user calls it, and numbered where several
             of one name are called, or a variable has the name.
-        sources: the code of each, where nothing has a name that is another's.
+        sources: each source of them once, in which nothing has a name of another's; by the names in
+            the program of what is called in it.
     """
 
     names: Mapping[str, str]
-    sources: Mapping[str, str]
+    sources: Mapping[tuple[str, ...], str]
 
     @classmethod
     def of(cls, kernels: str) -> Called:
         """That which some text calls."""
-        names: dict[str, str] = {}
-        sources: dict[str, str] = {}
+        called = dict.fromkeys(re.findall(r"\b\w+__[0-9a-f]{16}(?=\()", kernels))
         taken = set(re.findall(r"\w+", re.sub(r"//.*", "", kernels)))
-        for own in re.findall(r"\b\w+__[0-9a-f]{16}(?=\()", kernels):
-            if own not in CODES or own in names:
-                continue
+        names: dict[str, str] = {}
+        of_source: dict[str, dict[str, str]] = {}
+        for own in filter(CODES.__contains__, called):
             code = CODES[own]
-            names[own] = _free(code.name, taken)
-            helpers = defined_names(code.source) - {own}
-            renamed = {helper: _free(helper, taken) for helper in sorted(helpers)}
-            sources[own] = _renamed(code.source, {**renamed, own: names[own]})
+            known = of_source.setdefault(code.source, {})
+            if code.name not in known:  # a kernel and a function may share it
+                known[code.name] = _free(code.name, taken)
+            names[own] = known[code.name]
+        sources: dict[tuple[str, ...], str] = {}
+        at_top = {*names.values(), *re.findall(r"(\w+_kernel\w*)\(", kernels)}
+        for source, known in of_source.items():
+            text = source
+            for own in names:
+                if CODES[own].source == source and CODES[own].definition.is_kernel:
+                    text = kernel_as_function(text, CODES[own].name)
+            others = {name: _free(name, at_top) for name in sorted(defined_names(text) - {*known})}
+            sources[tuple(known.values())] = _renamed(text, {**others, **known}).strip()
         return cls(names, sources)
 
     def source(self, kernels: str = "") -> str:
         """The code, to stand before the kernels; none that their text has itself, or calls not."""
-        if not kernels:
-            return "".join(f"{source}\n\n" for source in self.sources.values())
-        called = [
+        found = [
             source
-            for own, source in self.sources.items()
-            if re.search(rf"\b{self.names[own]}\s*\(", read(kernels))
-            and not is_device_function(kernels, self.names[own])
+            for names, source in self.sources.items()
+            if not kernels or any(_is_missing(kernels, name) for name in names)
         ]
-        return "".join(f"{source}\n\n" for source in called)
+        return "".join(f"{source}\n\n" for source in found)
 
     def named(self, kernels: str) -> str:
         """Our text of kernels with the program's names, and with the bounds of the user's."""
         for own, name in self.names.items():
             bounds = CODES[own].bounds
-            if bounds is not None:
+            if bounds:
                 head = r"__launch_bounds__\(\d+\)( \w+\([^{]*\{(?:(?!__global__)[\s\S])*?\b"
-                put = f"__launch_bounds__({bounds})".replace("\\", r"\\")
+                put = f"__launch_bounds__({', '.join(map(str, bounds))})"
                 kernels = re.sub(rf"{head}{own}\()", rf"{put}\1", kernels)
             kernels = re.sub(rf"\b{own}\b", name, kernels)
         return kernels
+
+
+def _is_missing(kernels: str, name: str) -> bool:
+    """Whether a text calls a function, and does not define it."""
+    is_called = re.search(rf"\b{name}\s*\(", read(kernels)) is not None
+    return is_called and device_function(kernels, name) is None
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -144,27 +178,33 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
-    pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.sub(rf"\b(?:{pattern})\b", lambda match: names[match[0]], text)
+    """A text with other names for what is at the level of its file, and for no members."""
+    changed = {name: other for name, other in names.items() if other != name}
+    if not changed:
+        return text
+    pattern = "|".join(map(re.escape, sorted(changed, key=len, reverse=True)))
+    pattern = rf"(?<![\w.])(?<!->)(?:{pattern})\b"
+    return re.sub(pattern, lambda match: changed[match[0]], text)
 
 
-def defined_kernel(source: str, name: str) -> str | None:
-    """Keep the code of a kernel, for those that will call it; the name, or None without one."""
+def device_function(source: str, name: str) -> Definition | None:
+    """The device function of a name that a source defines, at the level of its file if one is.
+
+    One that says so by a macro alone is none where another says it in words.
+    """
+    found = [one for one in functions(source, name) if one.has_body and not one.is_kernel]
+    return min(found, key=lambda one: (not one.is_of_device, one.depth), default=None)
+
+
+def kernel(source: str, name: str) -> Definition | None:
+    """The kernel of a name that a source defines; None without one, and of several."""
     found = [one for one in functions(source, name) if one.is_kernel and one.has_body]
-    function = kernel_as_function(source, name)
-    return None if function is None else defined(function, name, found[0])
+    return found[0] if len(found) == 1 else None
 
 
-def is_device_function(source: str, name: str) -> bool:
-    """Whether the source defines a device function of the name."""
-    return any(one.has_body and one.is_of_device for one in functions(source, name))
-
-
-def kernel_as_function(source: str, name: str) -> str | None:
-    """The source with its kernel as a device function, which kernels may call; None without one."""
+def kernel_as_function(source: str, name: str) -> str:
+    """The source with its kernel as a device function, which kernels may call."""
     found = [one for one in functions(source, name) if one.is_kernel]
-    if len(list(filter(_has_body, found))) != 1:
-        return None
     for one in reversed(found):
         start = one.name_at - len(one.head.lstrip())
         head = f"{one.template}\n" if one.template else ""
@@ -180,7 +220,7 @@ def build_function(site: Site, own: str, given: Given) -> Any:
     """
     if site.builder.device.type != "cuda":
         return NotImplemented
-    args = given.of(len(CODES[own].parameters))
+    args = given.of(CODES[own])
     tensors = [arg for arg in args if isinstance(arg, Value)]
     shape = site.shape
     inputs = [
@@ -211,7 +251,7 @@ def build_kernel(
 ) -> Any:
     """A call of a kernel: its parameters are the arguments, and then the results."""
     outs = site.out if isinstance(site.out, (tuple, list)) else (site.out,)
-    args = given.of(len(CODES[own].parameters) - len(outs))
+    args = given.of(CODES[own], len(outs))
     tensors = [arg for arg in args if isinstance(arg, Value)]
     metas = [arg.meta if isinstance(arg, Value) else arg for arg in args]
     shapes = [size for x in (*outs, *(t.meta for t in tensors)) for size in x.shape]
@@ -291,10 +331,10 @@ def _numbers(own: str, args: Sequence[Any], dtypes: Iterable[Any]) -> list[ir.Ex
 
 def _check_bounds(own: str, threads: Sequence[int]) -> None:
     """Refuse blocks of more threads than a kernel is compiled for."""
-    most, _, _ = (CODES[own].bounds or "").partition(",")
-    if most.strip().isdecimal() and math.prod(threads) > int(most):
+    most = next(iter(CODES[own].bounds), None)
+    if most is not None and math.prod(threads) > most:
         why = f"its block would be {tuple(threads)}"
-        raise Unavailable(why, f"change `block`, or the `__launch_bounds__({most.strip()})` of it")
+        raise Unavailable(why, f"change `block`, or the `__launch_bounds__({most})` of it")
 
 
 def _sizes(kind: str, sizes: Any, metas: Sequence[Any]) -> tuple[int, ...]:

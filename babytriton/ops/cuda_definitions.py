@@ -12,14 +12,23 @@ _UNREAD = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?!C")(?:\\.|[^"\\\n])*"|'(?:\\.|[^
 _PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 # What may stand between a function's parameters and its body.
-_ENDING = re.compile(r"\s*(?:(?:const|noexcept)\b\s*(?:\([^(){};]*\)\s*)?|->[^;{}()]*)*")
+_ENDING = re.compile(r"\s*(?:(?:const|noexcept)\b\s*(?:\([^(){};]*\)\s*)?|->[^;{}]*)*")
 
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 
-# At the level of a file: functions, types, and what has a value.
-_FILE_LEVEL = (
-    re.compile(r"(\w+)\s*\((?:[^(){};]|\([^()]*\))*\)[^;{}()]*\{\}"),
-    re.compile(r"\b(?:struct|class|union|enum)\s+(?:class\s+)?(\w+)\s*[:{]"),
+# Lines for the preprocessor, with those that continue them.
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*\n?", re.M)
+
+# Braces that make no level of their own.
+_OPEN = re.compile(r"(?:\bextern\s+\"C\"|\bnamespace)\s*$")
+
+# At the level of a file: functions; and types, and what has a value, of a text without parameters.
+_FUNCTION = re.compile(r"(\w+)\s*\((?:[^(){};]|\([^()]*\))*\)[^;{}()]*\{\}")
+_OTHERS = (
+    re.compile(
+        r"\b(?:struct|class|union|enum)\s+(?:class\s+)?(?:\w+\(\)\s*)*(\w+)\s*(?::[^;{]*)?\{"
+    ),
+    re.compile(r"\btypedef\b[^;]*?(\w+)\s*;"),
     re.compile(r"\busing\s+(\w+)\s*="),
     re.compile(
         r"\b(?:__constant__|__device__|constexpr|const|static)\b[^;(){}=]*?"
@@ -51,6 +60,7 @@ class Definition:
         head: what stands before the name, without comments.
         parameters: of it.
         has_body: whether it is defined there.
+        depth: how many braces it stands in, but for those of a linkage or without a name.
     """
 
     start: int
@@ -58,6 +68,7 @@ class Definition:
     head: str
     parameters: tuple[Parameter, ...]
     has_body: bool
+    depth: int
 
     @property
     def is_kernel(self) -> bool:
@@ -102,30 +113,37 @@ def functions(source: str, name: str) -> Iterator[Definition]:
         if last in ("{", ";") and head.strip():
             inside = text[match.end() + 1 : end - 1]
             parameters = tuple(map(_parameter, _parts(inside)))
-            yield Definition(start, match.start(), head, parameters, last == "{")
+            depth = next(reversed([*_levels(text[: match.start()])]), (0, ""))[0]
+            yield Definition(start, match.start(), head, parameters, last == "{", depth)
 
 
 def names(source: str) -> set[str]:
-    """What a source defines at the level of its file."""
-    text = "\n".join(
-        "" if line.lstrip().startswith("#") else line for line in read(source).split("\n")
-    )
-    depth, kept = 0, []
-    for sign in text:
-        depth -= sign == "}"
-        if depth == 0:
-            kept.append(sign)
-        depth += sign == "{"
-    found = {name for pattern in _FILE_LEVEL for name in pattern.findall("".join(kept))}
+    """What a source defines at the level of its file, as far as that is told without a compiler."""
+    text = _DIRECTIVE.sub("\n", read(source))
+    kept = "".join(sign for depth, sign in _levels(text) if depth == 0)
+    flat = re.sub(r"\((?:[^()]|\([^()]*\))*\)", "()", kept)
+    found = {*_FUNCTION.findall(kept)}
+    found.update(name for pattern in _OTHERS for name in pattern.findall(flat))
     return {name for name in found if not name.startswith("__")}
+
+
+def _levels(text: str) -> Iterator[tuple[int, str]]:
+    """Each sign of a text, with how many braces it stands in; braces are outside of themselves."""
+    open_: list[bool] = []
+    for place, sign in enumerate(text):
+        if sign == "}" and open_ and not open_.pop():
+            continue
+        depth = sum(open_)
+        if sign == "{":
+            open_.append(_OPEN.search(text, max(0, place - 40), place) is None)
+            if not open_[-1]:
+                continue
+        yield depth, sign
 
 
 def _after_directives(text: str, start: int, end: int) -> int:
     """The end of the last line for the preprocessor between two places, or the first of these."""
-    found = start
-    for line in re.finditer(r"^[ \t]*#.*(?:\\\n.*)*\n", text[start:end], re.M):
-        found = start + line.end()
-    return found
+    return max((start + line.end() for line in _DIRECTIVE.finditer(text[start:end])), default=start)
 
 
 def _closing(text: str, start: int) -> int:

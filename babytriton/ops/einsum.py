@@ -10,6 +10,7 @@ from babytriton.ops.contraction import contract, require_one_number_dtype
 from babytriton.ops.equations import einsum_labels, tensordot_labels
 from babytriton.ops.gradients import einsum as gradients
 from babytriton.ops.numerics import opmath
+from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -25,7 +26,7 @@ def _tensordot(site: Site, a: Value, b: Value, dims: Any = 2) -> Any:
 def _einsum(site: Site, equation: Any, *operands: Any) -> Any:
     """Pairs from left to right, as torch; axes of one operand alone are summed before."""
     tensors, inputs, output = einsum_labels(equation, operands)
-    dtype = opmath(require_one_number_dtype(*tensors))
+    dtype = opmath(require_one_number_dtype(*tensors, error=Unsupported))
 
     terms = [(x.expr, labels) for x, labels in zip(tensors, inputs)]
     terms = [_sum_own(site, terms, i, output, dtype) for i in range(len(terms))]

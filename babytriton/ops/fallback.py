@@ -114,7 +114,9 @@ class TorchCall:
         span = None if self.fallback is None else self.fallback.span
         if self.fallback is not None and span is not None and sys.version_info >= (3, 11):
             place = f"{span.path}:{span.line}: {span.text().strip()}"
-            error.add_note(f"raised by `{self.fallback.name}`, called at {place}")
+            note = f"raised by `{self.fallback.name}`, called at {place}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
 
     def is_laid_out(self, rank: int) -> bool:
         """Whether results of so many dimensions are taken in the order of `layout`."""

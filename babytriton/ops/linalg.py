@@ -188,9 +188,7 @@ def _addbmm(
 def _addr(
     site: Site, input: Value, vec1: Value, vec2: Value, *, beta: float = 1, alpha: float = 1
 ) -> Any:
-    if len({operand.meta.dtype for operand in (input, vec1, vec2)}) != 1:
-        raise Unsupported("operands of different dtypes")
-    require_one_number_dtype(input, vec1, vec2)
+    require_one_number_dtype(input, vec1, vec2, error=Unsupported)
     _constant(site, beta, alpha)
     if alpha == 0:
         raise Unsupported("a product that counts for nothing but its NaN")

@@ -122,6 +122,8 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
         return Write(_OPERATORS[fn], args, dict(kwargs), args[:1])
     if not name.endswith("_") or name.endswith("__") or name in ("and_", "or_"):
         return None
+    if not str(getattr(fn, "__module__", None) or "torch").startswith("torch"):
+        return None  # only torch's names say so
     if name in _CHANGES_ITSELF:
         other = name.removesuffix("_")
         instead = f"use {other}(), which gives another tensor"

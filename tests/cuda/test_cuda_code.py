@@ -444,3 +444,100 @@ def test_shared_memory_of_a_users_kernel_is_told() -> None:
         target = bt.Target("cuda", arch)
         program = bt.jit(target=target)(lambda x: own(x)).lower(torch.zeros(8)).compile()
         assert [launch.shared for launch in program.launches] == [400]
+
+
+@needs_gpu
+def test_code_of_one_source_is_there_once() -> None:
+    source = """
+    __device__ float kept[8];
+    __global__ void put(const float* x, float* y) { kept[threadIdx.x] = x[threadIdx.x] + 1; }
+    __global__ void get(const float* x, float* y) { y[threadIdx.x] = kept[threadIdx.x]; }
+    """
+    put, get = (
+        bt.cuda_kernel(source, name=name, grid=1, block=8, cpu=lambda x, n=n: x + n)
+        for n, name in enumerate(("put", "get"))
+    )
+
+    def both(x):
+        return get(put(x)) * 2
+
+    x = torch.arange(8.0)
+    program = compiled(both, x)
+    assert program.source().count("float kept[8]") == 1
+    assert torch.equal(gpu.call(program, (x,)), (x + 1) * 2)
+
+
+SCALED = "return x + 2 * y + 3 * z;"
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"__device__ float f(float x, float y, float z) {{ {SCALED} }}",
+        "#define OWN __device__ __forceinline__\n"
+        f"OWN float f(float x, float y, float z) {{ {SCALED} }}",
+        f"__device__ auto f(float x, float y, float z) -> decltype(x + 1) {{ {SCALED} }}",
+        "struct S { float k; __device__ float f(float a) const { return a; } };\n"
+        f"__device__ float f(float x, float y, float z) {{ {SCALED} }}",
+        "__global__ void f(const float* x) {}\n"
+        f"__device__ float f(float x, float y, float z) {{ {SCALED} }}",
+    ],
+    ids=["plain", "macro", "decltype", "method", "kernel"],
+)
+def test_arguments_by_name(source: str) -> None:
+    own = bt.cuda_function(source, name="f", cpu=lambda x, **k: x + 2 * k["y"] + 3 * k["z"])
+    x = torch.arange(8.0)
+    program = compiled(lambda x: own(x, z=5.0, y=1.0), x)
+    assert torch.equal(gpu.call(program, (x,)), x + 17)
+    with pytest.raises(bt.CompileError, match="no parameter is called `w`"):
+        compiled(lambda x: own(x, z=5.0, y=1.0, w=2.0), x)
+
+
+HELPERS = [
+    "namespace {{ __device__ float root(float x) {{ return x + {0}; }} }}",
+    'extern "C" {{ __device__ float root(float x) {{ return x + {0}; }} }}',
+    "struct __align__(8) root {{ float v; __device__ root(float x) : v(x + {0}) {{}}"
+    " __device__ operator float() const {{ return v; }} }};",
+    "typedef float kept; __device__ kept root(kept x) {{ return x + {0}; }}",
+    "#define ADD(x) \\\n  {{ x += {0}; \n"
+    "__device__ float root(float x) {{ ADD(x) }} return x; }}\n#undef ADD",
+    "__constant__ float w[2] = {{0, {0}}};"
+    " __device__ float4 v4(float x) {{ float4 v; v.w = x; return v; }}"
+    " __device__ float root(float x) {{ return v4(x).w + w[1]; }}",
+    "__device__ float root(float x, const float y = {0}) {{ return x + y; }}",
+]
+
+
+@needs_gpu
+@pytest.mark.parametrize("helper", HELPERS, ids=lambda helper: helper.split(" ")[0])
+def test_helpers_of_any_kind(helper: str) -> None:
+    first, second = (
+        bt.cuda_function(
+            f"{helper.format(n)}\n__device__ float of_{n}(float x) {{ return root(x); }}",
+            name=f"of_{n}",
+            cpu=lambda x, n=n: x + n,
+        )
+        for n in (1, 2)
+    )
+
+    def both(x):
+        return first(x) + 10 * second(x)
+
+    x = torch.arange(8.0)
+    assert torch.equal(gpu.call(compiled(both, x), (x,)), both(x))
+
+
+@needs_gpu
+def test_a_name_with_an_underscore_writes_to_nothing() -> None:
+    own = bt.cuda_function(
+        "__device__ float tanh_(float x) { return x + 1; }", name="tanh_", cpu=lambda x: x + 1
+    )
+
+    def doubled(x):
+        return own(x) * 2
+
+    x = torch.arange(8.0)
+    for found in (gpu.call(compiled(doubled, x), (x,)), bt.jit("cpu")(doubled)(x)):
+        assert torch.equal(found, torch.arange(8.0) * 2 + 2)
+    assert torch.equal(x, torch.arange(8.0))

@@ -488,3 +488,18 @@ def test_a_first_call_collects_no_garbage(is_enabled: bool) -> None:
         gc.enable()
     assert not collections
     torch.testing.assert_close(found, product(x, x))
+
+
+class Overriding(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError("not to be called")
+
+
+def test_classes_with_functions_of_their_own_are_refused_at_each_call() -> None:
+    jitted, x = bt.jit("cpu")(lambda x: x * 2 + 1), torch.ones(3)
+    own = x.as_subclass(Overriding)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="BT136"):
+            jitted(own)
+        assert torch.equal(jitted(x), x * 2 + 1)

@@ -754,6 +754,20 @@ def test_names_bound_inside_comprehensions() -> None:
         check(fn, (X,), (-X,))
 
 
+def test_names_bound_inside_generators_are_not_read_after_them() -> None:
+    def inside(x):
+        return x * sum((y := i + 1) * y for i in range(3))
+
+    def after(x):
+        if any((found := i) > 2 for i in range(6)):
+            return x + found
+        return x
+
+    check(inside, (X,))
+    with pytest.raises(bt.CompileError, match=r"found after found := \.\.\. in a generator"):
+        bt.jit("cpu")(after)(X)
+
+
 def test_a_return_on_the_second_path() -> None:
     def f(x, limit):
         a = torch.sin(x)

@@ -510,6 +510,30 @@ def test_methods_that_override_compiled_ones() -> None:
     assert Extending()(one).tolist() == [3, 3]
 
 
+def extended(base: type, number: int) -> type:
+    class Own(base):
+        @bt.jit
+        def forward(self, x):
+            return super().forward(x) + number
+
+        def __doubled(self, x):
+            return x * 2
+
+        doubled = bt.jit(__doubled)
+
+    return Own
+
+
+def test_classes_of_one_name_keep_their_methods() -> None:
+    one = torch.ones(2)
+    module = extended(extended(Scaling, 1), 10)()
+    assert module.forward(one).tolist() == [13, 13]
+    first = module.forward
+    assert super(type(module), module).forward(one).tolist() == [3, 3]
+    assert module.forward is first
+    assert module.doubled(one).tolist() == [2, 2]
+
+
 class Stack(nn.Module):
     def __init__(self):
         super().__init__()

@@ -580,10 +580,15 @@ def test_products_of_several_dtypes(other: torch.dtype) -> None:
             bt.jit("cpu")(fn)(x, w)
 
 
-def test_torch_addr_takes_several_dtypes() -> None:
+def test_products_without_sums_take_several_dtypes() -> None:
     x, v = torch.ones(3, 3), torch.arange(3.0, dtype=torch.float64)
     fn = torch.addr
     torch.testing.assert_close(bt.jit("cpu")(lambda x, v: fn(x, v, v))(x, v), fn(x, v, v))
+
+    def scaled(x, v):
+        return torch.einsum("ij,j->ij", x, v)
+
+    torch.testing.assert_close(bt.jit("cpu")(scaled)(x, v), scaled(x, v))
 
 
 def test_devices_that_there_are_not() -> None:
