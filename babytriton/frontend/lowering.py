@@ -195,8 +195,7 @@ def lower(
     outputs: list[relax.Expr] = []
     failure: Exception | None = None
     # An exception must not leave an open frame, so it is raised again once they are closed.
-    own_numbers = torch.random.fork_rng(devices=[])  # what is asked of torch may draw some
-    with own_numbers, IRBuilder() as made, I.ir_module(), R.function():
+    with IRBuilder() as made, I.ir_module(), R.function():
         R.func_name(program.builder.unique(entry))
         try:
             body, returned = _compiled(program, source, fn, signature)

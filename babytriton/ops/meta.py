@@ -92,8 +92,6 @@ def typed(
         if type(error).__name__ in _READS_DATA or any(text in why for text in _NEEDS_DATA):
             raise NeedsData(why) from error
         raise IllTyped(why) from error
-    if isinstance(result, torch.Tensor) and not result.is_meta:
-        result = result.to("meta")  # torch.normal of numbers makes its tensor where it likes
     for meta in tensors_of(result):
         if find_dtype(meta.dtype) is None or meta.layout is not torch.strided:
             raise UnsupportedDtype(str(meta.dtype).removeprefix("torch."))
@@ -273,5 +271,15 @@ def _gaussian_nll_type(input: Any, target: Any, var: Any, *args: Any, **kwargs: 
     return torch.nn.functional.gaussian_nll_loss(input, target, var, *args, **kwargs)
 
 
-_TYPED_BY: dict[Callee, Callee] = {torch.nn.functional.gaussian_nll_loss: _gaussian_nll_type}
-"""What gives the type of a call where the callable itself reads numbers out of its tensors."""
+def _normal_type(mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Of numbers torch.normal makes its tensor on the CPU where nothing else is said."""
+    if not isinstance(mean, torch.Tensor) and not isinstance(std, torch.Tensor):
+        kwargs["device"] = "meta"
+    return torch.normal(mean, std, *args, **kwargs)
+
+
+_TYPED_BY: dict[Callee, Callee] = {
+    torch.nn.functional.gaussian_nll_loss: _gaussian_nll_type,
+    torch.normal: _normal_type,
+}
+"""What gives the type of a call where the callable itself reads numbers, or draws them."""

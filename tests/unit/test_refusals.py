@@ -599,7 +599,8 @@ def test_devices_that_there_are_not() -> None:
 
 def test_compiling_draws_no_random_numbers() -> None:
     def noise(x):
-        return x + torch.normal(0.0, 1.0, (3,)), torch.rand(3)
+        drawn = torch.normal(0.0, 1.0, (3,)) + torch.normal(x) + torch.normal(x, 2.0)
+        return drawn + x.clone().normal_(), torch.rand(3)
 
     jitted = bt.jit("cpu")(noise)
     for _ in range(2):
