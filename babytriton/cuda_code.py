@@ -84,7 +84,8 @@ def cuda_kernel(
 
     Its parameters are the call's arguments, tensors as pointers to contiguous elements and numbers
     as they are, and then a pointer for each result. It is launched on torch's current stream, with
-    the ``__launch_bounds__`` that it has, and no shared memory but what it declares.
+    the ``__launch_bounds__`` that it has, if they are numbers, and no shared memory but what it
+    declares.
 
     Args:
         source: CUDA C++ that defines ``__global__ void name(...)``, and perhaps what it needs.
@@ -109,10 +110,10 @@ def cuda_kernel(
     found = cuda_code.kernel(source, name)
     if found is None:
         raise errors.NotInSource(None, name, "single __global__ kernel").error()
-    own = cuda_code.defined(source, name, found)
     for what, (pattern, instead) in _NOT_LAUNCHED.items():
         if re.search(pattern, read(source)):
             raise errors.NoSuchLaunch(None, name, f"its source has {what}: {instead}").error()
+    own = cuda_code.defined(source, name, found)
     operator, given = _operator(name, cpu)
 
     def build(site: Any, *args: Any, **kwargs: Any) -> Any:

@@ -160,7 +160,7 @@ class KernelLaunch:
         function: the TensorIR function that it is of.
         grid: thread blocks along x, y and z; expressions of sizes that calls tell, as texts.
         block: threads of each, likewise.
-        shared: bytes of shared memory that a thread block has.
+        shared: bytes of memory that the threads of a block share; None without a compiler.
         registers: of a thread; None without a compiler for CUDA.
         spilled: bytes of a thread that its registers do not hold; None without a compiler.
     """

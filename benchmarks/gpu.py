@@ -463,15 +463,25 @@ def emulated(chosen: Sequence[Case]) -> None:
         print(f"{case.name}: right")
 
 
-def main() -> None:
+def options(description: str | None, results: str) -> argparse.Namespace:
+    """What a benchmark of this kind was asked for.
+
+    Args:
+        description: of the benchmark.
+        results: what is written there.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", help="only cases with one of these in their names")
-    parser.add_argument("--results", type=Path, help="a folder for the table and the plot")
+    parser.add_argument("--results", type=Path, help=results)
     parser.add_argument("--jobs", type=int, default=2, help="how many processes compile")
     parser.add_argument("--emulated", action="store_true", help="without a GPU, and without times")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = options(__doc__, "a folder for the table and the plot")
     sizes = SMALL if given.emulated else SIZES
     chosen = [
         case for case in cases(sizes) if not given.parts or any(p in case.name for p in given.parts)

@@ -10,13 +10,11 @@ the same are left out.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -188,14 +186,7 @@ def emulated(chosen: Sequence[Case]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", help="only cases with one of these in their names")
-    parser.add_argument("--results", type=Path, help="a file for the table")
-    parser.add_argument("--jobs", type=int, default=2, help="how many processes compile")
-    parser.add_argument("--emulated", action="store_true", help="without a GPU, and without times")
-    given = parser.parse_args()
+    given = gpu.options(__doc__, "a file for the table")
     chosen = [
         replace(case, rows=70, columns=33) if given.emulated else case
         for case in cases()
@@ -208,11 +199,15 @@ def main() -> None:
         emulated(list(dict.fromkeys(chosen)))
         return
     lines = ["| work | ours, us | others, in times of ours |", "|---|---|---|"]
+    failed = 0
     for found in gpu.all_measured(chosen, given.jobs, ways_of):
+        failed += isinstance(found, str)
         lines.append(found if isinstance(found, str) else line(found))
         print(lines[-1], flush=True)
         if given.results:
             given.results.write_text("\n".join(lines) + "\n")
+    if failed:
+        raise SystemExit(f"{failed} of {len(chosen)} cases failed")
 
 
 if __name__ == "__main__":

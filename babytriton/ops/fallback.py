@@ -81,33 +81,30 @@ class TorchCall:
             RuntimeError: torch gives another type than the program was compiled for.
         """
         try:
-            return self._run(given)
+            if torch._C._is_any_autocast_enabled():
+                # What autocast casts was cast when the program was compiled.
+                with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+                    return self(given)
+            for n, axes in self._turned:
+                given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
+            for n, view in self._viewed:
+                given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
+            if self._rest is not None:
+                result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
+            else:
+                result = apply(self.fn, *self._filled(given))
+            found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
+            if self.layout:
+                found = [x.permute(self.layout) if self.is_laid_out(x.ndim) else x for x in found]
+            for tensor, (sizes, dtype) in zip(found, self._expected):
+                shape = tuple([given[n] if is_told else n for n, is_told in sizes])
+                if tensor.shape != shape or tensor.dtype != dtype:
+                    ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
+                    raise RuntimeError(f"torch gave {ours} where {expected} was expected")
+            return found
         except Exception as error:
             self._say_where(error)
             raise
-
-    def _run(self, given: Sequence[Any]) -> list[torch.Tensor]:
-        if torch._C._is_any_autocast_enabled():
-            # What autocast casts was cast when the program was compiled.
-            with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-                return self._run(given)
-        for n, axes in self._turned:
-            given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
-        for n, view in self._viewed:
-            given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
-        if self._rest is not None:
-            result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
-        else:
-            result = apply(self.fn, *self._filled(given))
-        found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
-        if self.layout:
-            found = [x.permute(self.layout) if self.is_laid_out(x.ndim) else x for x in found]
-        for tensor, (sizes, dtype) in zip(found, self._expected):
-            shape = tuple([given[n] if is_told else n for n, is_told in sizes])
-            if tensor.shape != shape or tensor.dtype != dtype:
-                ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
-                raise RuntimeError(f"torch gave {ours} where {expected} was expected")
-        return found
 
     def _say_where(self, error: Exception) -> None:
         """Let what torch raises tell the line that called it, as Python 3.11 and later show it."""

@@ -41,17 +41,19 @@ def resources(cubin: bytes) -> dict[str, Resources]:
     Args:
         cubin: machine code, as an ELF file.
     """
-    found_sections = list(_sections(cubin))
-    sections = {name: content for name, content, _ in found_sections}
-    reserved = _RESERVED_BYTES if _RESERVED in sections else 0
-    shared = {name.removeprefix(_SHARED): size - reserved for name, _, size in found_sections}
+    all_sections = list(_sections(cubin))
+    sections = {name: content for name, content, _ in all_sections}
+    sizes = {name: size for name, _, size in all_sections}
+    reserved = _RESERVED_BYTES if _RESERVED in sizes else 0
     symbols = _symbols(sections)
     found: dict[int, dict[int, int]] = {}
     for kind, symbol, value in _entries(sections.get(".nv.info", b"")):
         found.setdefault(symbol, {})[kind] = value
     return {
         symbols[symbol]: Resources(
-            values[_REGISTERS], values.get(_FRAME, 0), shared.get(symbols[symbol], 0)
+            values[_REGISTERS],
+            values.get(_FRAME, 0),
+            sizes.get(f"{_SHARED}{symbols[symbol]}", reserved) - reserved,
         )
         for symbol, values in found.items()
         if _REGISTERS in values and symbol < len(symbols)
