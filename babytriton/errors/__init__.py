@@ -10,3 +10,4 @@ Those of scalar kernels stand in :mod:`babytriton.errors.kernels`.
 from babytriton.errors.calling import *  # noqa: F403
 from babytriton.errors.compiling import *  # noqa: F403
 from babytriton.errors.integrations import *  # noqa: F403
+from babytriton.errors.tools import *  # noqa: F403
