@@ -127,7 +127,7 @@ class Assignments(Visitor):
     def _bind_name(self, target: ast.Name, value: Any) -> None:
         self.scope.bind(target.id, value, self.span(target))
         if isinstance(value, Value) and self.program.claims_name(value):
-            self.program.builder.name(target.id, value)
+            self.program.builder.name(target.id, value.expr)
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if isinstance(value, Value) and value.meta.ndim == 0:

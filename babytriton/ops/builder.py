@@ -311,9 +311,9 @@ class Builder(TorchCalls):
         """A memory that was written to through a tensor, which saw it as ``seen``."""
         return memory.after_write(self, seen, before, Value(self, after, meta)).made
 
-    def name(self, name: str, value: Value) -> None:
-        """Give a value the name that the user's code gives it."""
-        IRBuilder.name(name, value.expr)
+    def name(self, name: str, expr: relax.Expr) -> None:
+        """Give what was computed the name that the user's code gives it."""
+        IRBuilder.name(name, expr)
 
     def empties(self, types: Sequence[TensorType]) -> list[Value]:
         """Tensors without elements, of which no kernel is made."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, count
 
+from babytriton.runtime.c_declarations import declared_late
 from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
 from babytriton.runtime.c_lines import within
 
@@ -120,7 +121,7 @@ def _kernel(text: str, streamed: Set[str]) -> str:
     head, _, body = text.partition("{\n")
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
-    lines = [head + "{", *_with_short_loops(_without_moves(lines)), ""]
+    lines = [head + "{", *declared_late(_with_short_loops(_without_moves(lines))), ""]
     text = _with_streams(_with_constants("\n".join(lines)), streamed)
     head, brace, body = _with_short_head(text).partition(" {\n")
     return head + brace + "\n".join(within(line, _WIDTH) for line in body.split("\n"))
@@ -189,7 +190,8 @@ def _with_names(text: str) -> str:
         ):
             names[word] = short
     # What branches choose, as TVM calls it, and as expressions that choose are called.
-    for word in sorted((word for word in words if _CHOICE.fullmatch(word)), key=len):
+    choices = [word for word in words if _CHOICE.fullmatch(word)]
+    for word in sorted(choices, key=lambda word: (len(word), word)):
         names[word] = _free("chosen", {*words, *names.values()})
     for name, size in _ARRAY.findall(body):
         # A single number that no address is taken of is a variable.

@@ -6,13 +6,10 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
     float* __restrict__ cross_entropy) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
-  float top_of_row;
-  alignas(16) float x_part[16];
   __shared__ alignas(16) float top_of_warps[2];
-  float total_of_row;
   __shared__ alignas(16) float total_of_warps[2];
-  float cross_entropy_of_row;
-  top_of_row = -3.4028235e+38f;
+  float top_of_row = -3.4028235e+38f;
+  alignas(16) float x_part[16];
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     *(float4*)(x_part + step * 4) = *(const float4*)(x + block * 1024 + step * 256 + thread * 4);
@@ -31,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
   __syncthreads();
   top_of_row = top_of_warps[0];
   top_of_row = max(top_of_row, top_of_warps[1]);
-  total_of_row = 0.0f;
+  float total_of_row = 0.0f;
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
@@ -49,20 +46,20 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
   __syncthreads();
   total_of_row = total_of_warps[0];
   total_of_row += total_of_warps[1];
-  total_of_row = logf(total_of_row);
+  float log_total_of_row = logf(total_of_row);
   float chosen;
   if (labels[block] == (int64_t)-100) {
     chosen = 0.0f;
   } else {
     float chosen_1;
     if ((int64_t)0 <= labels[block] && labels[block] < (int64_t)1024) {
-      chosen_1 = 0.0f - (x[(int64_t)block * 1024 + labels[block]] - top_of_row - total_of_row);
+      chosen_1 = 0.0f - (x[(int64_t)block * 1024 + labels[block]] - top_of_row - log_total_of_row);
     } else {
       chosen_1 = CUDART_NAN_F;
     }
     chosen = chosen_1;
   }
-  cross_entropy_of_row = chosen;
+  float cross_entropy_of_row = chosen;
   if (thread == 0) {
     cross_entropy[block] = cross_entropy_of_row;
   }

@@ -7,10 +7,10 @@ extern "C" __global__ void __launch_bounds__(256) gelu_bias_kernel(
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) float x_vector[4];
-  alignas(16) float b_vector[4];
-  alignas(16) float gelu_bias_vector[4];
   *(float4*)x_vector = *(const float4*)(x + block * 1024 + thread * 4);
+  alignas(16) float b_vector[4];
   *(float4*)b_vector = *(const float4*)(b + thread * 4);
+  alignas(16) float gelu_bias_vector[4];
   #pragma unroll
   for (int lane = 0; lane < 4; ++lane) {
     float y = x_vector[lane] + b_vector[lane];

@@ -6,17 +6,11 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
     float* __restrict__ layer_norm) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
-  float x_of_row;
-  float sum_of_row;
-  alignas(16) float x_part[16];
   __shared__ alignas(16) float sum_of_warps[2];
-  float squares_of_row;
   __shared__ alignas(16) float squares_of_warps[2];
-  alignas(16) float w_vector[4];
-  alignas(16) float b_vector[4];
-  alignas(16) float layer_norm_vector[4];
-  x_of_row = x[block * 1024];
-  sum_of_row = 0.0f;
+  float x_of_row = x[block * 1024];
+  float sum_of_row = 0.0f;
+  alignas(16) float x_part[16];
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     *(float4*)(x_part + step * 4) = *(const float4*)(x + block * 1024 + step * 256 + thread * 4);
@@ -35,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
   __syncthreads();
   sum_of_row = sum_of_warps[0];
   sum_of_row += sum_of_warps[1];
-  squares_of_row = 0.0f;
+  float squares_of_row = 0.0f;
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
@@ -54,15 +48,18 @@ extern "C" __global__ void __launch_bounds__(64) layer_norm_kernel(
   __syncthreads();
   squares_of_row = squares_of_warps[0];
   squares_of_row += squares_of_warps[1];
-  squares_of_row = rsqrtf(squares_of_row * 0.0009765625f + 1e-05f);
+  float scale_of_row = rsqrtf(squares_of_row * 0.0009765625f + 1e-05f);
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
+    alignas(16) float w_vector[4];
     *(float4*)w_vector = *(const float4*)(w + step * 256 + thread * 4);
+    alignas(16) float b_vector[4];
     *(float4*)b_vector = *(const float4*)(b + step * 256 + thread * 4);
+    alignas(16) float layer_norm_vector[4];
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       layer_norm_vector[lane] =
-          (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row)) * squares_of_row
+          (x_part[step * 4 + lane] - (sum_of_row / 1024.0f + x_of_row)) * scale_of_row
           * w_vector[lane] + b_vector[lane];
     }
     *(float4*)(layer_norm + block * 1024 + step * 256 + thread * 4) = *(float4*)layer_norm_vector;

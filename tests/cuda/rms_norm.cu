@@ -6,13 +6,9 @@ extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(
     const half* __restrict__ x, const half* __restrict__ w, half* __restrict__ rms_norm) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
-  float mean_of_row;
-  alignas(16) half x_part[16];
   __shared__ alignas(16) float mean_of_warps[2];
-  half scale_of_row;
-  alignas(16) half w_vector[8];
-  alignas(16) half rms_norm_vector[8];
-  mean_of_row = 0.0f;
+  float mean_of_row = 0.0f;
+  alignas(16) half x_part[16];
   #pragma unroll
   for (int step = 0; step < 2; ++step) {
     *(uint4*)(x_part + step * 8) = *(const uint4*)(x + block * 1024 + step * 512 + thread * 8);
@@ -31,10 +27,12 @@ extern "C" __global__ void __launch_bounds__(64) rms_norm_kernel(
   __syncthreads();
   mean_of_row = mean_of_warps[0];
   mean_of_row += mean_of_warps[1];
-  scale_of_row = (half)rsqrtf((float)(half)((float)(half)(mean_of_row / 1024.0f) + 1e-06f));
+  half scale_of_row = (half)rsqrtf((float)(half)((float)(half)(mean_of_row / 1024.0f) + 1e-06f));
   #pragma unroll
   for (int step = 0; step < 2; ++step) {
+    alignas(16) half w_vector[8];
     *(uint4*)w_vector = *(const uint4*)(w + step * 512 + thread * 8);
+    alignas(16) half rms_norm_vector[8];
     #pragma unroll
     for (int lane = 0; lane < 8; ++lane) {
       rms_norm_vector[lane] = x_part[step * 8 + lane] * scale_of_row * w_vector[lane];

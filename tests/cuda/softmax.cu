@@ -5,14 +5,10 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(
     const float* __restrict__ x, float* __restrict__ softmax) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
-  float top_of_row;
-  alignas(16) float x_part[16];
   __shared__ alignas(16) float top_of_warps[8];
-  float total_of_row;
-  alignas(16) float exponential_part[16];
   __shared__ alignas(16) float total_of_warps[8];
-  alignas(16) float softmax_vector[4];
-  top_of_row = -3.4028235e+38f;
+  float top_of_row = -3.4028235e+38f;
+  alignas(16) float x_part[16];
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     *(float4*)(x_part + step * 4) = *(const float4*)(x + block * 4096 + step * 1024 + thread * 4);
@@ -34,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(
   for (int warp = 0; warp < 7; ++warp) {
     top_of_row = max(top_of_row, top_of_warps[warp + 1]);
   }
-  total_of_row = 0.0f;
+  float total_of_row = 0.0f;
+  alignas(16) float exponential_part[16];
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
     #pragma unroll
@@ -58,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax_kernel(
   }
   #pragma unroll
   for (int step = 0; step < 4; ++step) {
+    alignas(16) float softmax_vector[4];
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
       softmax_vector[lane] = exponential_part[step * 4 + lane] * (1.0f / total_of_row);

@@ -20,15 +20,16 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) half gate_vector[8];
-  alignas(16) half x_vector[8];
   *(uint4*)gate_vector = *(const uint4*)(gate + block * 2048 + thread * 8);
+  alignas(16) half x_vector[8];
   *(uint4*)x_vector = *(const uint4*)(x + block * 2048 + thread * 8);
+  alignas(16) half swiglu_vector[8];
   #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
-    gate_vector[lane] =
+    swiglu_vector[lane] =
         (half)(0.25f * (float)gate_vector[lane]
         * fast_reciprocal(0.25f
         + 0.25f * fast_exp(-(float)gate_vector[lane]))) * x_vector[lane];
   }
-  *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)gate_vector;
+  *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)swiglu_vector;
 }

@@ -5,11 +5,10 @@ extern "C" __global__ void __launch_bounds__(256) total_kernel(
     const float* __restrict__ x, float* __restrict__ total_of_pieces) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
-  float total_of_piece;
-  alignas(16) float x_vector[4];
   __shared__ alignas(16) float total_of_warps[8];
-  total_of_piece = 0.0f;
+  float total_of_piece = 0.0f;
   for (int step = 0; step < 4; ++step) {
+    alignas(16) float x_vector[4];
     *(float4*)x_vector = *(const float4*)(x + step * 131072 + block * 1024 + thread * 4);
     #pragma unroll
     for (int lane = 0; lane < 4; ++lane) {
@@ -40,9 +39,8 @@ extern "C" __global__ void __launch_bounds__(256) total_kernel(
 extern "C" __global__ void __launch_bounds__(256) total_kernel_1(
     const float* __restrict__ total_of_pieces, float* __restrict__ total) {
   const int thread = threadIdx.x;
-  float total_of_row;
   __shared__ alignas(16) float total_of_warps[8];
-  total_of_row = 0.0f;
+  float total_of_row = 0.0f;
   if (thread < 128) {
     total_of_row += total_of_pieces[thread];
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tvm import ir, tirx
@@ -15,7 +15,6 @@ from babytriton.passes.gpu.writing import (
     WARP,
     each,
     guarded,
-    kept_whole,
     number,
     only,
     shared,
@@ -70,14 +69,6 @@ class Team:
     allocations: list[tirx.Var]
     columns: int = 1
     column: ir.Expr | None = None
-    _of_warps: list[tirx.Var] = field(default_factory=list)
-
-    def left_apart(self) -> Statements:
-        """What stands at a kernel's end, for what warps pass on to have memory of its own.
-
-        Where a reduction had that of one before, all threads would wait for what was in it.
-        """
-        return kept_whole(self._of_warps)
 
     def combine(self, *reductions: tuple[Block, tirx.Var]) -> Statements:
         """Give each thread what all of them have together.
@@ -113,7 +104,6 @@ class Team:
         if count <= 1:
             return body
         found = [(block, total, self._shared(block, count, "warps")) for block, total in reductions]
-        self._of_warps.extend(warps for _, _, warps in found)
         warp = tirx.floordiv(self.lane, number(WARP))
         puts = [tirx.BufferStore(warps, only(total), [warp]) for _, total, warps in found]
         is_first = tirx.EQ(tirx.floormod(self.lane, number(WARP)), number(0))

@@ -195,7 +195,7 @@ class RowAndColumnWriter(RowWriter):
         found = [Part.of(*total) for total in totals]
         put, take = self._lines(line).combine(found) if layout.rows > 1 else ([], [])
         is_first = tirx.EQ(line, number(0)) if layout.rows > 1 else None
-        body += [*put, *guarded(is_first, [*take, *self.steps(left)]), *self._team.left_apart()]
+        body += [*put, *guarded(is_first, [*take, *self.steps(left)])]
         return [*map(tirx.AllocBuffer, self.writer.allocations), *body]
 
     def first_of_block(self) -> ir.Expr:

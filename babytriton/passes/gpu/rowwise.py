@@ -243,7 +243,7 @@ class RowWriter:
                 return ids["blockIdx.x"]
             return ids["blockIdx.x"] * number(self.layout.rows) + line
 
-        body = [*self.of_row(own, self.layout.rows), *self._team.left_apart()]
+        body = self.of_row(own, self.layout.rows)
         return [*map(tirx.AllocBuffer, self.writer.allocations), *body]
 
     def first_of_block(self) -> ir.Expr:

@@ -1,0 +1,190 @@
+"""Variables of C, declared where they are first used: TVM declares them where a kernel begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_DECLARATION = re.compile(r"^ *((?:alignas\(\d+\) )?([\w ]+?)) (\w+)(?:\[(\d+)\])?;$")
+_LOOP = re.compile(r"^ *(?:for|while) ")
+_LANES = re.compile(r"^ *for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{$")
+
+_BYTES = {
+    "bool": 1,
+    **dict.fromkeys(("char", "signed char", "uchar"), 1),
+    **dict.fromkeys(("short", "ushort", "half", "nv_bfloat16"), 2),
+    **dict.fromkeys(("int", "uint", "float"), 4),
+    **dict.fromkeys(("int64_t", "uint64_t", "double", "longlong", "ulonglong"), 8),
+}
+"""The types whose variables are moved, and others of which there are vectors."""
+
+
+@dataclass
+class _Statement:
+    """One statement, on one line or several.
+
+    Attributes:
+        lines: of a loop, or of conditions, those between which the bodies are.
+        bodies: the statements in each of them.
+    """
+
+    lines: list[str]
+    bodies: list[list[_Statement]]
+
+    @property
+    def all_lines(self) -> Iterator[str]:
+        """All that it is printed as."""
+        yield self.lines[0]
+        for body, line in zip(self.bodies, self.lines[1:]):
+            for inner in body:
+                yield from inner.all_lines
+            yield line
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether its body may run several times."""
+        return _LOOP.match(self.lines[0].splitlines()[-1]) is not None
+
+    def has(self, name: str) -> bool:
+        """Whether it uses a variable."""
+        return any(_has(line, name) for line in self.all_lines)
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable of a kernel.
+
+    Attributes:
+        name: what it is called.
+        type: what stands before that.
+        size: how many numbers it has; None for a variable that is one.
+        bytes: of all of them.
+    """
+
+    name: str
+    type: str
+    size: int | None
+    bytes: int
+
+
+def declared_late(lines: Sequence[str]) -> list[str]:
+    """The body of a kernel, whose variables are declared in the innermost block that uses them.
+
+    In a loop only if each turn begins with a new value. Shared memory stays where it is, and so
+    does all else where the lines are others.
+
+    Args:
+        lines: from behind the kernel's head to its closing brace: a line for each statement, and
+            for each beginning and end of a block.
+    """
+    rest = list(lines)
+    try:
+        body = _block(rest)
+    except IndexError:
+        return list(lines)
+    if rest != ["}"] or any("asm" in line for line in lines):
+        return list(lines)
+    variables = []
+    for statement in list(body):
+        variable = _declared(statement)
+        if variable is not None:
+            body.remove(statement)
+            variables.append(variable)
+    for variable in variables:
+        _declare(variable, body, "  ")
+    return [part for each in body for line in each.all_lines for part in line.split("\n")] + ["}"]
+
+
+def _block(lines: list[str]) -> list[_Statement]:
+    """The statements before the end of a block, which are taken from the lines."""
+    found: list[_Statement] = []
+    while not lines[0].lstrip().startswith("}"):
+        line = lines.pop(0)
+        if line.lstrip().startswith("#"):
+            line = f"{line}\n{lines.pop(0)}"
+        statement = _Statement([line], [])
+        while statement.lines[-1].endswith("{"):
+            statement.bodies.append(_block(lines))
+            statement.lines.append(lines.pop(0))
+        found.append(statement)
+    return found
+
+
+def _declared(statement: _Statement) -> _Variable | None:
+    """The variable that a statement declares, and does nothing else."""
+    match = _DECLARATION.match(statement.lines[0])
+    if match is None or match[2] not in _BYTES:
+        return None
+    size = None if match[4] is None else int(match[4])
+    return _Variable(match[3], match[1], size, _BYTES[match[2]] * (size or 1))
+
+
+def _declare(variable: _Variable, body: list[_Statement], indent: str) -> None:
+    name = variable.name
+    users = [statement for statement in body if statement.has(name)]
+    if not users:
+        return
+    first = users[0]
+    inside = [inner for inner in first.bodies if any(each.has(name) for each in inner)]
+    is_inside = len(users) == len(inside) == 1 and not any(_has(line, name) for line in first.lines)
+    if is_inside and (not first.is_loop or _begins_anew(variable, inside[0])):
+        _declare(variable, inside[0], f"{indent}  ")
+        return
+    place = body.index(first)
+    value = None if first.bodies or variable.size is not None else _assigned(first.lines[0], name)
+    if value is not None:
+        body[place] = _Statement([f"{indent}{variable.type} {name} = {value};"], [])
+        return
+    size = "" if variable.size is None else f"[{variable.size}]"
+    body.insert(place, _Statement([f"{indent}{variable.type} {name}{size};"], []))
+
+
+def _begins_anew(variable: _Variable, body: Sequence[_Statement]) -> bool:
+    """Whether statements give a variable all of its numbers before they use any."""
+    users = [statement for statement in body if statement.has(variable.name)]
+    if not users:
+        return True
+    first = users[0]
+    if not first.bodies:
+        return _is_written(variable, first.lines[0])
+    if first.is_loop and _fills(variable, first):
+        return True
+    is_asked = any(_has(line, variable.name) for line in first.lines)
+    inner = all(_begins_anew(variable, each) for each in first.bodies)
+    return len(users) == 1 and not is_asked and inner
+
+
+def _is_written(variable: _Variable, line: str) -> bool:
+    """Whether a statement gives a variable all of its numbers."""
+    if variable.size is None:
+        return _assigned(line, variable.name) is not None
+    vector = re.match(rf"^ *\*\(([a-z]+?)([248]?)\*\){variable.name} = (.*)$", line)
+    if vector is None or _has(vector[3], variable.name):
+        return False
+    return _BYTES.get(vector[1], 0) * int(vector[2] or 1) == variable.bytes
+
+
+def _fills(variable: _Variable, loop: _Statement) -> bool:
+    """Whether a loop gives a variable one number after the other, and uses no other meanwhile."""
+    lanes = _LANES.match(loop.lines[0].splitlines()[-1])
+    if lanes is None or int(lanes[2]) != variable.size:
+        return False
+    own = f"{variable.name}[{lanes[1]}]"
+    first = next(statement for statement in loop.bodies[0] if statement.has(variable.name))
+    if first.bodies or _assigned(first.lines[0], own) is None:
+        return False
+    return not any(_has(line.replace(own, ""), variable.name) for line in loop.all_lines)
+
+
+def _assigned(line: str, place: str) -> str | None:
+    """What a statement gives to a place, if it does, and does not use it."""
+    text = line.strip()
+    value = text.removeprefix(f"{place} = ").removesuffix(";")
+    name = re.match(r"\w+", place)
+    is_own = name is None or _has(value, name[0])
+    return None if not text.startswith(f"{place} = ") or is_own else value
+
+
+def _has(text: str, name: str) -> bool:
+    return name in text and re.search(rf"(?<![\w.]){name}\b", text) is not None

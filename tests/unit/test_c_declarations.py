@@ -1,0 +1,203 @@
+"""Variables of kernels, declared where they are first used."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from babytriton.runtime.c_declarations import declared_late
+
+# A body of a kernel, and what becomes of it.
+CASES = {
+    "a number is declared with its first value": (
+        """
+          float total;
+          int other;
+          other = 3;
+          total = other;
+        }
+        """,
+        """
+          int other = 3;
+          float total = other;
+        }
+        """,
+    ),
+    "one whose first value is of its own is not": (
+        """
+          float total;
+          if (thread == 0) {
+            total = 1.0f;
+          }
+          x[thread] = total;
+        }
+        """,
+        """
+          float total;
+          if (thread == 0) {
+            total = 1.0f;
+          }
+          x[thread] = total;
+        }
+        """,
+    ),
+    "a vector goes into the loop that loads it": (
+        """
+          alignas(16) float x_vector[4];
+          alignas(16) half h_vector[4];
+          #pragma unroll
+          for (int step = 0; step < 4; ++step) {
+            *(float4*)x_vector = *(const float4*)(x + step * 4);
+            *(uint2*)h_vector = *(const uint2*)(h + step * 4);
+            y[step] = x_vector[0] + h_vector[0];
+          }
+        }
+        """,
+        """
+          #pragma unroll
+          for (int step = 0; step < 4; ++step) {
+            alignas(16) float x_vector[4];
+            *(float4*)x_vector = *(const float4*)(x + step * 4);
+            alignas(16) half h_vector[4];
+            *(uint2*)h_vector = *(const uint2*)(h + step * 4);
+            y[step] = x_vector[0] + h_vector[0];
+          }
+        }
+        """,
+    ),
+    "but not if a part of it stays from turn to turn": (
+        """
+          alignas(16) float x_vector[8];
+          for (int step = 0; step < 4; ++step) {
+            *(float4*)x_vector = *(const float4*)(x + step * 4);
+            y[step] = x_vector[7];
+          }
+        }
+        """,
+        """
+          alignas(16) float x_vector[8];
+          for (int step = 0; step < 4; ++step) {
+            *(float4*)x_vector = *(const float4*)(x + step * 4);
+            y[step] = x_vector[7];
+          }
+        }
+        """,
+    ),
+    "a loop over all lanes gives all of it": (
+        """
+          alignas(16) float part[4];
+          alignas(16) float other[4];
+          for (int step = 0; step < 9; ++step) {
+            for (int lane = 0; lane < 4; ++lane) {
+              part[lane] = x[lane];
+              other[lane] = part[lane] + part[0];
+            }
+            *(float4*)(y + step) = *(float4*)other;
+          }
+        }
+        """,
+        """
+          alignas(16) float part[4];
+          for (int step = 0; step < 9; ++step) {
+            alignas(16) float other[4];
+            for (int lane = 0; lane < 4; ++lane) {
+              part[lane] = x[lane];
+              other[lane] = part[lane] + part[0];
+            }
+            *(float4*)(y + step) = *(float4*)other;
+          }
+        }
+        """,
+    ),
+    "both ways may give it, and one may have it": (
+        """
+          float both;
+          float one;
+          for (int step = 0; step < 9; ++step) {
+            if (step < 4) {
+              one = x[step];
+              both = one * one;
+            } else {
+              both = 0.0f;
+            }
+          }
+        }
+        """,
+        """
+          for (int step = 0; step < 9; ++step) {
+            float both;
+            if (step < 4) {
+              float one = x[step];
+              both = one * one;
+            } else {
+              both = 0.0f;
+            }
+          }
+        }
+        """,
+    ),
+    "what a loop carries on stays outside": (
+        """
+          float total;
+          float last;
+          for (int step = 0; step < 9; ++step) {
+            if (step > 0) {
+              total = last;
+            }
+            last = x[step];
+            y[step] = total;
+          }
+        }
+        """,
+        """
+          float total;
+          float last;
+          for (int step = 0; step < 9; ++step) {
+            if (step > 0) {
+              total = last;
+            }
+            last = x[step];
+            y[step] = total;
+          }
+        }
+        """,
+    ),
+    "shared memory and other types stay": (
+        """
+          __shared__ alignas(16) float sums[8];
+          nvcuda::wmma::fragment<int> a[2];
+          float unused;
+          for (int step = 0; step < 9; ++step) {
+            sums[step] = a[step];
+          }
+        }
+        """,
+        """
+          __shared__ alignas(16) float sums[8];
+          nvcuda::wmma::fragment<int> a[2];
+          for (int step = 0; step < 9; ++step) {
+            sums[step] = a[step];
+          }
+        }
+        """,
+    ),
+}
+
+
+def lines(text: str) -> list[str]:
+    return textwrap.dedent(text).strip("\n").rstrip().splitlines()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_declarations(case: str) -> None:
+    before, after = (lines(text) for text in CASES[case])
+    assert declared_late(before) == after
+    assert declared_late(after) == after
+
+
+@pytest.mark.parametrize(
+    "text", ["float x;", "  float x;\n  if (y) {\n}", '  int x;\n  asm("a");\n}']
+)
+def test_what_is_not_understood_stays(text: str) -> None:
+    assert declared_late(text.splitlines()) == text.splitlines()
