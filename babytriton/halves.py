@@ -12,8 +12,9 @@ from tvm import ir, relax, tirx
 
 from babytriton.frontend.dimensions import Sizes
 from babytriton.frontend.lowering import Lowering, Output
+from babytriton.frontend.parameters import Parameters
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
-from babytriton.frontend.signature import FloatSpec, Leaf, Parameters, Signature, TensorSpec
+from babytriton.frontend.signature import FloatSpec, Leaf, Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.primfunc import nodes
 from babytriton.passes import gradient

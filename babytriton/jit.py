@@ -13,24 +13,25 @@ from typing import Any, overload
 
 import torch
 from torch import get_default_dtype
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.compiler import is_dynamo_compiling
 
 from babytriton import errors, tracing
-from babytriton.arrays import OUT, Arrays, has_arrays
+from babytriton.arguments import Arguments
+from babytriton.arrays import OUT
 from babytriton.config import CONFIG
 from babytriton.diagnostics import CompileError
 from babytriton.frontend.callee import behind, function_of, name_of, signature_of
 from babytriton.frontend.dimensions import Dimensions, Seen
-from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
+from babytriton.frontend.parameters import Parameters
+from babytriton.frontend.signature import Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
 from babytriton.ops import TABLE, autocast
 from babytriton.ops.refusals import Related
 from babytriton.ops.registry import Registry
-from babytriton.ops.trees import leaves_in, map_leaves
+from babytriton.ops.trees import leaves_in
 from babytriton.ops.value import NeedsConstant
 from babytriton.runtime.attempts import MISSED
-from babytriton.runtime.dispatch import fill
 from babytriton.runtime.executable import COMPILE_LOCK, uncollected
 from babytriton.shortcuts import Moment, Shortcut, is_worth_a_shortcut, newest_first
 from babytriton.sources import SOURCE_KINDS
@@ -139,7 +140,7 @@ class JitFunction:
 
     def draws(self, /, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments draws random numbers, or calls what may."""
-        values, _ = self._unboxed(self._parameters.bind(args, kwargs))
+        values = Arguments(self.names, self._parameters.bind(args, kwargs)).values
         return self.compiled_for(values).scheduled.lowered.lowering.draws
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -159,27 +160,28 @@ class JitFunction:
             result = attempt(args, kwargs)
             if result is not MISSED:
                 return result
-        if CONFIG.interpret:
-            return self.fn(*args, **kwargs)
+        if args and self._is_method_of(args[0]):
+            return self.__get__(args[0])(*args[1:], **kwargs)
         bound = self._parameters.bind(args, kwargs)
+        if CONFIG.interpret:
+            given = Arguments(self.names, bound, out=self.out)
+            return given.results(self._parameters.call(self.fn, given.values))
         elsewhere = WRAPPERS.handler(bound)
         if elsewhere is not None:
             return elsewhere(self, bound)
         # Of before the program is looked for: another thread may change the table meanwhile.
         moment = Moment.now(REGISTRY)
-        values, arrays = self._unboxed(bound)
-        static, names = self._static, self._parameters.names
-        leaves = leaves_of(values, static, names)
-        compiled = self._specializations.find(self._key(values, static), leaves)
+        given = Arguments(self.names, bound, out=self.out)
+        static = self._static
+        leaves = leaves_of(given.values, static, self.names)
+        compiled = self._specializations.find(self._key(given.values, static), leaves)
         if compiled is None:
-            compiled = self._make(values)
-            leaves = leaves_of(values, compiled.signature.static, names)
-        if arrays.copied:
-            arrays.require_own(compiled.written)
+            compiled = self._make(given.values)
+            leaves = leaves_of(given.values, compiled.signature.static, self.names)
+        given.require_own(compiled.written)
         result = compiled.run(leaves)
-        converted = None if self.out == "torch" else arrays.converter(self.out)
-        if converted is not None:
-            return map_leaves(result, torch.Tensor, converted)
+        if not given.gives_tensors:
+            return given.results(result)
         self._arrivals[compiled] += 1
         if is_worth_a_shortcut(self._arrivals[compiled]):
             made = compiled.shortcut(args, kwargs, moment)
@@ -201,11 +203,9 @@ class JitFunction:
         """
         if not args and not kwargs:
             args = tuple(self._annotated())
-        values = self._parameters.bind(args, kwargs)
-        if has_arrays(values):
-            values = Arrays().tensors(self._parameters.names, values)
+        given = Arguments(self.names, self._parameters.bind(args, kwargs), is_example=True)
         # Of itself, not of what earlier calls were.
-        return self._lower(values, Seen())
+        return self._lower(given.values, Seen())
 
     def lower_bound(self, values: Sequence[Any], target: Target) -> Lowered:
         """The first stage for a target, with every size as it is.
@@ -264,23 +264,26 @@ class JitFunction:
         """What calls must share to run the same program, hashable; other than captured values."""
         return self._key(values, self._static)
 
-    def source(self, *args: Any, kind: str | None = None, full: bool = False) -> str:
+    def source(
+        self, /, *args: Any, kind: str | None = None, full: bool = False, **kwargs: Any
+    ) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
 
         Args:
-            args: example arguments, or nothing; a single string that names a kind is ``kind``.
+            args, kwargs: example arguments, or nothing; a single string that names a kind is
+                ``kind``.
             kind: see :meth:`Compiled.source`.
             full: likewise.
         """
-        first = args[0] if len(args) == 1 else None
+        first = args[0] if len(args) == 1 and not kwargs else None
         if kind is None and isinstance(first, str) and first in SOURCE_KINDS:
             args, kind = (), first
-        if args:
-            values, _ = self._unboxed(self._parameters.bind(args, {}), specs=True)
-            if leaves_in(values, Tensor):  # no call will ask for it again
-                return self._lower(values, Seen()).compile().source(kind, full=full)
-            found = self._find(values) or self._make(values)
-            return found.source(kind, full=full)
+        if args or kwargs:
+            bound = self._parameters.bind(args, kwargs)
+            given = Arguments(self.names, bound, is_example=True)
+            if given.is_abstract:  # no call will ask for it again
+                return self._lower(given.values, Seen()).compile().source(kind, full=full)
+            return self.compiled_for(given.values).source(kind, full=full)
         if self._specializations.newest is None:
             raise errors.NothingCompiled(None, self.__name__).error()
         return self._specializations.newest.source(kind, full=full)
@@ -317,6 +320,12 @@ class JitFunction:
             attributes[name] = bound
         return bound
 
+    def _is_method_of(self, owner: Any) -> bool:
+        """Whether an object is called on as ``Class.method(owner)`` does."""
+        if isinstance(owner, (torch.Tensor, bool, int, float, str, tuple, list, dict)):
+            return False
+        return any(vars(kind).get(self.__name__) is self for kind in type(owner).__mro__)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction:
         """A function that compiles anew: what was compiled belongs to the first one."""
         fn = copy.deepcopy(self.fn, memo)
@@ -347,6 +356,9 @@ class JitFunction:
 
     def _key(self, values: Sequence[Any], static: frozenset[str]) -> Any:
         key = call_key(values, static, self._parameters.names)
+        # Each way to set torch's default device, where such calls run, is a mode.
+        if _len_torch_function_stack() and not leaves_in(values, torch.Tensor):
+            key = torch.get_default_device(), key
         return (*self.environment(), autocast.state(), key)
 
     def _make(self, values: Sequence[Any]) -> Compiled:
@@ -400,24 +412,6 @@ class JitFunction:
             except Related as relation:
                 dimensions = dimensions.restarted(relation.sizes)
 
-    def _unboxed(self, values: Sequence[Any], specs: bool = False) -> tuple[Sequence[Any], Arrays]:
-        """The arguments, with a tensor in place of each box that holds one, and of each array."""
-        arrays, nested = Arrays(), (Tensor, tuple, list, dict)
-        if self.out != "torch" or has_arrays(values):
-            values = arrays.tensors(self._parameters.names, values)
-        if not any(isinstance(value, nested) for value in values):
-            return values, arrays
-        boxes = (Tensor,)
-
-        def unboxed(name: str, box: Tensor) -> Any:
-            if box.data is None and not specs:
-                instead = f"put a tensor into it: {name}.data = torch.ones({box.shape})"
-                raise errors.ArgumentType(None, name, "a Tensor without data", instead).error()
-            return box if box.data is None else box.data
-
-        pairs = zip(self._parameters.names, values)
-        return [fill(x, functools.partial(unboxed, name), boxes) for name, x in pairs], arrays
-
     @functools.cached_property
     def _annotations(self) -> dict[str, Tensor]:
         return annotated_tensors(function_of(self.fn))
@@ -436,7 +430,14 @@ class JitFunction:
 
 
 @overload
-def jit(fn: Function, /) -> JitFunction: ...
+def jit(
+    fn: Function,
+    /,
+    *,
+    static_argnames: Iterable[str] = (),
+    dynamic: bool | None = None,
+    out: str = "torch",
+) -> JitFunction: ...
 @overload
 def jit(
     target: Target | str | None = None,
@@ -454,7 +455,8 @@ def jit(
 ) -> Any:
     """Compile a plain Python function over torch tensors.
 
-    Works bare, ``@jit``, and with a target, ``@jit("gpu")`` or ``@jit(target=Target("cuda"))``.
+    Works bare, ``@jit``, and with a target, ``@jit("gpu")`` or ``@jit(target=Target("cuda"))``;
+    the function may come first, too: ``jit(fn, out="numpy")``.
 
     Args:
         target: ``"cpu"``, ``"gpu"``, a :class:`Target`, or ``None`` for the device of the inputs.
@@ -475,12 +477,15 @@ def jit(
         TypeError: what is decorated is not a Python function, or the target is no target.
     """
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    if target is None or isinstance(target, (str, Target)):
-        chosen = None if target is None else as_target(target)
-        if out not in OUT:
-            raise ValueError(f"out must be one of {', '.join(map(repr, OUT))}, not {out!r}")
-        return lambda fn: JitFunction(_as_function(fn), chosen, names, dynamic, out)
-    return JitFunction(_as_function(target), None, names, dynamic)
+    if out not in OUT:
+        raise ValueError(f"out must be one of {', '.join(map(repr, OUT))}, not {out!r}")
+    is_target = target is None or isinstance(target, (str, Target))
+    chosen = as_target(target) if is_target and target is not None else None
+
+    def decorate(fn: Any) -> JitFunction:
+        return JitFunction(_as_function(fn), chosen, names, dynamic, out)
+
+    return decorate if is_target else decorate(target)
 
 
 def _as_function(fn: Any) -> Function:

@@ -10,9 +10,11 @@ from typing import Any, overload
 import torch
 
 from babytriton import errors
+from babytriton.arguments import Arguments
 from babytriton.config import CONFIG
 from babytriton.frontend.kernel.lowering import Definition
-from babytriton.frontend.signature import Parameters, Signature, call_key, leaves_of
+from babytriton.frontend.parameters import Parameters
+from babytriton.frontend.signature import Signature, call_key, leaves_of
 from babytriton.frontend.source import Source
 from babytriton.kernel_stages import CompiledKernel, LoweredKernel
 from babytriton.runtime.executable import COMPILE_LOCK
@@ -58,12 +60,14 @@ class KernelFunction:
             IndexError: an index is out of range, with ``bounds_check=True``.
             ZeroDivisionError: an integer is divided by zero.
         """
+        names = self._parameters.names
+        given = Arguments(names, self._parameters.bind(args, kwargs))
         if CONFIG.interpret:
-            self.fn(*args, **kwargs)
+            self._parameters.call(self.fn, given.values)
             return
-        values = self._values(args, kwargs)
-        compiled = self._find(values) or self._make(values)
-        compiled.run(leaves_of(values, frozenset(), self._parameters.names))
+        compiled = self._find(given.values) or self._make(given.values)
+        given.require_own(compiled.written)
+        compiled.run(leaves_of(given.values, frozenset(), names))
 
     def lower(self, *args: Any, **kwargs: Any) -> LoweredKernel:
         """The first stage for these arguments: tensors, meta tensors or ``Tensor`` specs.
@@ -76,21 +80,30 @@ class KernelFunction:
         if not args and not kwargs:
             named = [name for name in self._parameters.names if name in self._annotations]
             args = tuple(self._annotations[name] for name in named)
-        return self._lower(self._parameters.bind(args, kwargs))
+        bound = self._parameters.bind(args, kwargs)
+        return self._lower(Arguments(self._parameters.names, bound, is_example=True).values)
 
-    def source(self, *args: Any, kind: str | None = None, full: bool = False) -> str:
+    def source(
+        self, /, *args: Any, kind: str | None = None, full: bool = False, **kwargs: Any
+    ) -> str:
         """The source of the newest specialization, or of the one for the given arguments.
 
         Args:
-            args: example arguments, or nothing; a single string that names a kind is ``kind``.
+            args, kwargs: example arguments, or nothing; a single string that names a kind is
+                ``kind``.
             kind: see :meth:`CompiledKernel.source`.
+            full: likewise.
         """
-        first = args[0] if len(args) == 1 else None
+        first = args[0] if len(args) == 1 and not kwargs else None
         if kind is None and isinstance(first, str) and first in SOURCE_KINDS:
             args, kind = (), first
-        if args:
-            values = self._parameters.bind(args, {})
-            return (self._find(values) or self._make(values)).source(kind, full=full)
+        if args or kwargs:
+            bound = self._parameters.bind(args, kwargs)
+            given = Arguments(self._parameters.names, bound, is_example=True)
+            if given.is_abstract:  # no call will ask for it again
+                return self._lower(given.values).compile().source(kind, full=full)
+            found = self._find(given.values) or self._make(given.values)
+            return found.source(kind, full=full)
         if self._newest is None:
             raise errors.NothingCompiled(None, self.fn.__name__).error()
         return self._newest.source(kind, full=full)
@@ -106,18 +119,6 @@ class KernelFunction:
     def __repr__(self) -> str:
         target = self.target or "the device of its arguments"
         return f"<kernel {self.fn.__qualname__} for {target}>"
-
-    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """The value of each parameter, with the tensor in place of a box that holds one."""
-        values = self._parameters.bind(args, kwargs)
-        boxes = [isinstance(value, Tensor) for value in values]
-        if not any(boxes):
-            return values
-        for name, value in zip(self._parameters.names, values):
-            if isinstance(value, Tensor) and value.data is None:
-                instead = f"put a tensor into it: {name}.data = torch.ones({value.shape})"
-                raise errors.ArgumentType(None, name, "a Tensor without data", instead).error()
-        return [value.data if isinstance(value, Tensor) else value for value in values]
 
     def _find(self, values: Sequence[Any]) -> CompiledKernel | None:
         try:
@@ -154,7 +155,7 @@ class KernelFunction:
 
 
 @overload
-def kernel(fn: types.FunctionType, /) -> KernelFunction: ...
+def kernel(fn: types.FunctionType, /, *, bounds_check: bool = False) -> KernelFunction: ...
 @overload
 def kernel(
     target: Target | str | None = None, *, bounds_check: bool = False
@@ -162,9 +163,9 @@ def kernel(
 def kernel(target: Any = None, *, bounds_check: bool = False) -> Any:
     """Compile a Python function that reads and writes elements of tensors in loops.
 
-    Works bare, ``@kernel``, and with a target, ``@kernel("gpu")``. Loops whose iterations are
-    independent run in parallel, sums and maxima as reductions, anything else in the order in
-    which it is written.
+    Works bare, ``@kernel``, and with a target, ``@kernel("gpu")``; the function may come first,
+    too: ``kernel(fn, bounds_check=True)``. Loops whose iterations are independent run in
+    parallel, sums and maxima as reductions, anything else in the order in which it is written.
 
     Args:
         target: ``"cpu"``, ``"gpu"``, a :class:`Target`, or ``None`` for the device of the inputs.
@@ -178,10 +179,13 @@ def kernel(target: Any = None, *, bounds_check: bool = False) -> Any:
         ValueError: the target is unknown.
         TypeError: what is decorated is not a Python function, or the target is no target.
     """
-    if target is None or isinstance(target, (str, Target)):
-        chosen = None if target is None else as_target(target)
-        return lambda fn: KernelFunction(_as_function(fn), chosen, bounds_check)
-    return KernelFunction(_as_function(target))
+    is_target = target is None or isinstance(target, (str, Target))
+    chosen = as_target(target) if is_target and target is not None else None
+
+    def decorate(fn: Any) -> KernelFunction:
+        return KernelFunction(_as_function(fn), chosen, bounds_check)
+
+    return decorate if is_target else decorate(target)
 
 
 def _as_function(fn: Any) -> types.FunctionType:

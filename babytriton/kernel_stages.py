@@ -13,13 +13,15 @@ import torch
 from tvm.ir import IRModule
 
 from babytriton import building, errors
+from babytriton.arguments import Arguments
 from babytriton.errors import kernels as kernel_errors
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.kernel import lowering
 from babytriton.frontend.kernel.program import UNTOUCHED, Fault
 from babytriton.frontend.kernel.tensorir import Argument, Slot, Workspace
+from babytriton.frontend.parameters import Parameters
 from babytriton.frontend.program import Hidden
-from babytriton.frontend.signature import Parameters, Signature, leaves_of
+from babytriton.frontend.signature import Signature, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.passes import pipeline
 from babytriton.plan import KernelLaunch
@@ -183,13 +185,14 @@ class CompiledKernel:
             IndexError, ZeroDivisionError: as :meth:`run`.
         """
         lowered = self.scheduled.lowered
-        values = lowered.parameters.bind(args, kwargs)
-        names = lowered.parameters.names
-        self.signature.require(Signature.of(names, values, self.signature.static))
+        names, static = lowered.parameters.names, self.signature.static
+        given = Arguments(names, lowered.parameters.bind(args, kwargs))
+        self.signature.require(Signature.of(names, given.values, static))
         for guard in self.guards:
             if not guard():
                 raise errors.CapturedChanged(None, guard.place.path, lowered.name).error()
-        self.run(leaves_of(values, self.signature.static, names))
+        given.require_own(self.written)
+        self.run(leaves_of(given.values, static, names))
 
     def run(self, leaves: Sequence[Any]) -> None:
         """Run on the tensors and floats of a call that is known to fit the signature.
@@ -280,11 +283,21 @@ class CompiledKernel:
 
     @cached_property
     def _launcher(self) -> KernelLauncher:
-        paths = [leaf.path for leaf in self.signature.leaves()]
-        found = self.scheduled.lowered.lowering
-        names = [x.place.path if isinstance(x, Hidden) else paths[x] for x in found.inputs]
+        names, written = self._names, self.scheduled.lowered.lowering.written
         with executable.COMPILE_LOCK:
-            return KernelLauncher(self.executable, self.steps, names, found.written, self._device)
+            return KernelLauncher(self.executable, self.steps, names, written, self._device)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of the tensors that it writes to."""
+        return tuple(self._names[n] for n in sorted(self.scheduled.lowered.lowering.written))
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """What the user calls each input."""
+        paths = [leaf.path for leaf in self.signature.leaves()]
+        inputs = self.scheduled.lowered.lowering.inputs
+        return [x.place.path if isinstance(x, Hidden) else paths[x] for x in inputs]
 
     @cached_property
     def steps(self) -> list[Launch]:

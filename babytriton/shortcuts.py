@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from babytriton.frontend.lowering import Output, Returned, Write
+from babytriton.frontend.parameters import Parameters
 from babytriton.frontend.program import Computed, Hidden
 from babytriton.frontend.signature import (
     ConstSpec,
     DictSpec,
     FloatSpec,
-    Parameters,
     SequenceSpec,
     Spec,
     TensorSpec,

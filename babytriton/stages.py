@@ -13,12 +13,14 @@ import torch
 from tvm.ir import IRModule
 
 from babytriton import building, errors, halves, memory_formats
+from babytriton.arguments import Arguments
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import lowering
 from babytriton.frontend.callee import name_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.dimensions import Dimensions
-from babytriton.frontend.signature import Parameters, Signature, TensorSpec, leaves_of
+from babytriton.frontend.parameters import Parameters
+from babytriton.frontend.signature import Signature, TensorSpec, leaves_of
 from babytriton.frontend.source import FunctionNode, Source
 from babytriton.halves import Halves
 from babytriton.ops import autocast
@@ -318,9 +320,9 @@ class Compiled:
             TypeError, ValueError: an argument does not fit; the message names it.
         """
         lowered = self.scheduled.lowered
-        values = lowered.parameters.bind(args, kwargs)
-        static = self.signature.static
-        given = Signature.of(lowered.parameters.names, values, static)
+        names, static = lowered.parameters.names, self.signature.static
+        arguments = Arguments(names, lowered.parameters.bind(args, kwargs))
+        given = Signature.of(names, arguments.values, static)
         if given.autocast != self.signature.autocast:
             then, now = (autocast.text(x.autocast) for x in (self.signature, given))
             raise errors.OtherAutocast(None, lowered.name, then, now).error()
@@ -328,7 +330,8 @@ class Compiled:
         for guard in self.guards:
             if not guard():
                 raise errors.CapturedChanged(None, guard.place.path, lowered.name).error()
-        leaves = leaves_of(values, static, lowered.parameters.names)
+        arguments.require_own(self.written)
+        leaves = leaves_of(arguments.values, static, names)
         if lowered.lowering.sizes is not None:
             lowered.lowering.sizes.require(leaves)
         return self.run(leaves)
@@ -433,19 +436,20 @@ def _cuda_arch(target: Target, index: int | None = None) -> str:
 
 
 def target_of(signature: Signature) -> Target:
-    """The target for the device that the tensor arguments are on."""
-    kind = "cpu"
+    """The target for the device that the tensor arguments are on; without any, torch's default."""
     for leaf in signature.leaves():
         if isinstance(leaf.spec, TensorSpec) and leaf.spec.device.type != "meta":
-            kind = leaf.spec.device.type
-            break
-    return Target(kind)
+            return Target(leaf.spec.device.type)
+    default = torch.get_default_device().type
+    return Target(default if default == "cuda" else "cpu")
 
 
 def device_of(signature: Signature, target: Target) -> torch.device:
     """The device to run on: that of the arguments, if it is one of the target's kind."""
     specs = [leaf.spec for leaf in signature.leaves()]
     devices = [spec.device for spec in specs if isinstance(spec, TensorSpec)]
+    if not devices:
+        devices.append(torch.get_default_device())
     ours = [device for device in devices if device.type == target.device_type]
     return ours[0] if ours else torch.device(target.device_type)
 

@@ -26,7 +26,7 @@ class Tensor:
 
     Raises:
         TypeError: the shape is no tuple or list, or a size is neither an int nor a name.
-        ValueError: a size is negative, or the dtype is not supported.
+        ValueError: a size is negative or a dtype, or the dtype is not supported.
     """
 
     def __init__(self, shape: Sequence[int | str], dtype: str | torch.dtype = "float32") -> None:
@@ -37,6 +37,10 @@ class Tensor:
                 raise TypeError(f"size {size!r} in shape {tuple(shape)} is no int or name")
             if isinstance(size, int) and size < 0:
                 raise ValueError(f"size {size} in shape {tuple(shape)} is negative")
+            if isinstance(size, str) and find_dtype(size) is not None:
+                sizes = ", ".join(repr(other) for other in shape if other != size)
+                instead = f"a dtype stands behind the shape: Tensor[({sizes},), {size!r}]"
+                raise ValueError(f"size {size!r} in shape {tuple(shape)} is a dtype; {instead}")
         found = find_dtype(dtype)
         if found is None:
             raise ValueError(f"unsupported dtype {dtype!r}")

@@ -22,7 +22,7 @@ LAYERS = (
     {"errors", "ops", "targets"},
     {"tensor", "device", "plan", "arrays", "wrappers", "tracing"},
     {"frontend", "passes", "runtime"},
-    {"halves", "memory_formats"},
+    {"halves", "memory_formats", "arguments"},
     {"recording"},
     {"running", "building"},
     {"shortcuts"},

@@ -57,7 +57,7 @@ def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
         if now.device != before.device:
             yield f"argument {path}: on {now.device}, before on {before.device}"
     elif isinstance(now, SequenceSpec) and isinstance(before, SequenceSpec):
-        if type(now.like) is not type(before.like) or len(now.items) != len(before.items):
+        if now.kind is not before.kind or len(now.items) != len(before.items):
             yield f"argument {path}: {now}, before {before}"
             return
         assert isinstance(covered, SequenceSpec)

@@ -24,9 +24,10 @@ from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
 from babytriton.frontend.dimensions import Dimensions, Sizes
+from babytriton.frontend.parameters import ABSENT
 from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
-from babytriton.frontend.signature import ABSENT, FloatSpec, Leaf, Signature, rebuild
+from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback, TorchCall
@@ -352,7 +353,7 @@ def _name_gradients(
     for i, grad in grads.items():
         if grad is not None and isinstance(grad.made, relax.Var) and grad.made not in named:
             named.add(grad.made)
-            program.builder.name(f"grad_{program.name_of(i)}", grad)
+            program.builder.name(f"grad_{program.name_of(i)}", grad.expr)
 
 
 def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:
@@ -360,8 +361,11 @@ def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:
     found = []
     for index, value in program.written().items():
         assert value.storage is not None
+        new = value.storage.expr
+        if isinstance(new, relax.Var) and not program.has_name(new):
+            program.builder.name(f"{program.name_of(index)}_new", new)
         found.append(Write(index, len(outputs), value.storage.viewed_flat))
-        outputs.append(value.storage.expr)
+        outputs.append(new)
     return tuple(found)
 
 

@@ -108,6 +108,24 @@ class LoopNotes:
     needs_first_step: bool = False
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A moment of compiling.
+
+    Attributes:
+        state: what the functions being compiled could change.
+        effects: how much happens outside of tensors when the program runs.
+        fallbacks, rows: how many calls of torch and of operators there were.
+        draws: how many of them draw random numbers, or may.
+    """
+
+    state: State
+    effects: int
+    fallbacks: int
+    rows: int
+    draws: int
+
+
 @dataclass
 class Program:
     """Builder, captures and inputs of one program, and where in the user's code we are."""
@@ -221,6 +239,27 @@ class Program:
         state.restore()
         self.builder.memory.forget(state.memory.keys())
 
+    def mark(self) -> Mark:
+        """This moment, for an attempt that may fail."""
+        builder = self.builder
+        reported = len(builder.fallbacks), len(builder.rows), builder.draws
+        return Mark(self.state(), builder.effects, *reported)
+
+    def has_acted(self, since: Mark) -> bool:
+        """Whether the program prints or asserts what a second attempt would do again."""
+        return self.builder.effects > since.effects
+
+    def undo(self, since: Mark) -> None:
+        """Go back to a moment; what was emitted since has no use, and is removed as dead code."""
+        self.restore(since.state)
+        self.forget(since)
+
+    def forget(self, since: Mark) -> None:
+        """Tell nobody of what was called since a moment."""
+        builder = self.builder
+        del builder.fallbacks[since.fallbacks :], builder.rows[since.rows :]
+        builder.draws = since.draws
+
     def written(self) -> dict[int, Value]:
         """The inputs that the program has written to, by their numbers."""
         return {
@@ -290,6 +329,10 @@ class Program:
             return False
         self._named.append(value)
         return True
+
+    def has_name(self, expr: Any) -> bool:
+        """Whether the user has a name for an expression of the program."""
+        return any(expr.same_as(value.made) for value in self._named)
 
     def unique(self, path: str) -> str:
         """An identifier for a path such as ``w['bias'][0]`` that no other input has."""

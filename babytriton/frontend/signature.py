@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
-from babytriton.frontend.callee import name_of, signature_of
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.parameters import Absent
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
 from babytriton.tensor import Tensor
@@ -24,16 +24,6 @@ from babytriton.types import (
     of_any_sizes,
     without_gaps,
 )
-
-
-class Absent:
-    """Stands for an argument that was not given, where the parameter's own default applies."""
-
-    def __repr__(self) -> str:
-        return "its default"
-
-
-ABSENT = Absent()
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _unwrapped = torch._C._functorch.get_unwrapped
@@ -84,9 +74,9 @@ class ConstSpec:
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A tuple or list of arguments; ``like`` is the sequence that was given."""
+    """A tuple or list of arguments, and its class."""
 
-    like: Any
+    kind: type
     items: tuple[Spec, ...]
 
     def __str__(self) -> str:
@@ -216,56 +206,6 @@ class Signature:
         return ", ".join(f"{name}: {spec}" for name, spec in zip(self.names, self.specs))
 
 
-class Parameters:
-    """The parameters of a function, and how a call's arguments bind to them.
-
-    Args:
-        name: of the function.
-        signature: of it.
-        fills: whether defaults are filled in.
-    """
-
-    def __init__(self, name: str, signature: inspect.Signature, fills: bool = True) -> None:
-        self._name = name
-        self._signature = signature
-        self._fills = fills
-        parameters = self._signature.parameters.values()
-        self.names = tuple(self._signature.parameters)
-        simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-        self._simple = all(parameter.kind in simple for parameter in parameters)
-        self.defaults = tuple(parameter.default for parameter in parameters)
-        """Of each parameter, in order; ``inspect.Parameter.empty`` for none."""
-
-    @classmethod
-    def of(cls, fn: Callable[..., Any]) -> Parameters:
-        """Those of a function, or of a module's ``forward``."""
-        # The hooks of a module see what was given, without defaults.
-        return cls(name_of(fn), signature_of(fn), not isinstance(fn, torch.nn.Module))
-
-    @classmethod
-    def named(cls, name: str, names: Sequence[str]) -> Parameters:
-        """Those of a program that no Python function stands for."""
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in names]))
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """The value of each parameter, in order, defaults filled in; for a module, ``ABSENT``.
-
-        Raises:
-            TypeError: Python would refuse the call as well.
-        """
-        if self._simple and not kwargs and len(args) == len(self.names):
-            return args
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise errors.BadCall(None, self._name, str(error)).error() from None
-        if not self._fills:
-            return [bound.arguments.get(name, ABSENT) for name in self.names]
-        bound.apply_defaults()
-        return list(bound.arguments.values())
-
-
 def call_key(values: Sequence[Any], static: frozenset[str], names: Sequence[str]) -> Any:
     """What two calls must share to run the same program, hashable.
 
@@ -383,7 +323,7 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
         return ConstSpec(value) if is_static(path, static) else FloatSpec(float(value))
     if isinstance(value, (tuple, list)):
         items = [_describe(f"{path}[{i}]", x, static, dims) for i, x in enumerate(value)]
-        return SequenceSpec(value, tuple(items))
+        return SequenceSpec(type(value), tuple(items))
     if isinstance(value, dict):
         items = [_describe(f"{path}[{key!r}]", x, static, dims) for key, x in value.items()]
         return DictSpec(tuple(value), tuple(items))
@@ -404,7 +344,7 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
             axes = ", ".join(map(str, sorted(repeated)))
             raise errors.ArgumentExpanded(None, path, axes).error()
     elif isinstance(spec, SequenceSpec) and isinstance(given, SequenceSpec):
-        if type(spec.like) is not type(given.like) or len(spec.items) != len(given.items):
+        if spec.kind is not given.kind or len(spec.items) != len(given.items):
             raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
         for i, (item, other) in enumerate(zip(spec.items, given.items)):
             _require(f"{path}[{i}]", item, other)
@@ -494,6 +434,4 @@ def rebuild(spec: Spec, leaf: Callable[[], Any]) -> Any:
     items = [rebuild(item, leaf) for item in spec.items]
     if isinstance(spec, DictSpec):
         return dict(zip(spec.keys, items))
-    if hasattr(spec.like, "_fields"):
-        return type(spec.like)(*items)
-    return type(spec.like)(items)
+    return spec.kind(*items) if hasattr(spec.kind, "_fields") else spec.kind(items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import babytriton as bt
+from babytriton.config import Config
 
 
 def scaled(x: Any, y: Any) -> Any:
@@ -52,6 +54,14 @@ def test_numpy_in_numpy_out(out: str) -> None:
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, X * Y + 1)
         np.testing.assert_allclose(named["sum"], X.sum(), rtol=1e-6)
+
+
+def test_the_function_may_come_first() -> None:
+    found, _ = bt.jit(scaled, out="numpy")(X, Y)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, X * Y + 1)
+    with pytest.raises(ValueError, match="out must be one of"):
+        bt.jit(scaled, out="nonsense")
 
 
 def test_tensors_in_numpy_out() -> None:
@@ -121,6 +131,37 @@ def test_stages() -> None:
     compiled = bt.jit("cpu")(scaled)
     assert "R.multiply" in compiled.lower(X, Y).as_text()
     assert "define" in compiled.source(X, Y)
+    found, _ = compiled.lower(X, Y).compile()(X, Y)
+    torch.testing.assert_close(found, torch.from_numpy(X * Y + 1))
+
+
+def test_interpreted_programs_give_arrays_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["babytriton.jit"], "CONFIG", Config(interpret=True))
+    found, named = bt.jit("cpu", out="numpy")(scaled)(X, y=Y)
+    np.testing.assert_allclose(found, X * Y + 1)
+    np.testing.assert_allclose(named["sum"], X.sum(), rtol=1e-6)
+    several = bt.jit("cpu", out="same")(lambda x, *more, k, **named: x * k + more[0] + named["z"])
+    found = several(X, Y, k=2.0, z=X)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, X * 2 + Y + X, rtol=1e-6)
+
+
+def test_kernels_write_to_arrays() -> None:
+    @bt.kernel("cpu")
+    def double(x, out):
+        for i in range(len(x)):
+            out[i] = x[i] * 2
+
+    x, out = X.reshape(-1), np.zeros(X.size, np.float32)
+    double(x, out)
+    np.testing.assert_allclose(out, x * 2)
+    out[:] = 0
+    double.lower(x, out).compile()(x, out)
+    np.testing.assert_allclose(out, x * 2)
+    x.setflags(write=False)
+    double(x, out)
+    with pytest.raises(ValueError, match="`out`"):
+        double(out, x)
 
 
 def test_kinds_do_not_mix() -> None:

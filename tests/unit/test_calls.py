@@ -354,6 +354,18 @@ def test_import_leaves_the_excepthook() -> None:
     assert run_python(code) == "True"
 
 
+def test_stages_take_what_calls_take() -> None:
+    scaled = bt.jit("cpu")(lambda x, *, k: x * k)
+    box = bt.Tensor((2,), "float32")
+    box.data = torch.ones(2)
+    assert scaled.lower(box, k=3).compile()(box, k=3).tolist() == [3.0, 3.0]
+    empty = bt.Tensor((2,), "float32")
+    with pytest.raises(TypeError, match="a Tensor without data"):
+        scaled.lower(empty, k=3).compile()(empty, k=3)
+    assert "T.float32(3.0)" in scaled.source(empty, k=3, kind="tir")
+    assert not scaled.specializations()
+
+
 def test_interpret_runs_the_plain_function(tmp_path: Any) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -503,3 +515,11 @@ def test_classes_with_functions_of_their_own_are_refused_at_each_call() -> None:
         with pytest.raises(TypeError, match="BT136"):
             jitted(own)
         assert torch.equal(jitted(x), x * 2 + 1)
+
+
+def test_a_size_is_no_dtype() -> None:
+    with pytest.raises(ValueError, match=r"is a dtype; .* Tensor\[\(7,\), 'float32'\]"):
+        bt.Tensor[7, "float32"]
+    with pytest.raises(ValueError, match="is a dtype"):
+        bt.Tensor["n", "float16"]
+    assert bt.Tensor["n", "k"].shape == ("n", "k")

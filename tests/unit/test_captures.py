@@ -6,9 +6,11 @@ import collections
 import copy
 import dataclasses
 import enum
+import gc
 import math
 import types
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -339,3 +341,21 @@ def test_what_an_object_held_is_let_go() -> None:
     seen = weakref.ref(owner.tensor)
     owner.tensor = None
     assert seen() is None
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda items: Pair(*items)])
+def test_sequences_of_arguments_are_let_go(kind) -> None:
+    jitted = bt.jit("cpu")(lambda items, *more: items[0] + items[1] + more[0])
+    given = [torch.ones(3), torch.full((3,), 2.0), torch.full((3,), 3.0)]
+    torch.testing.assert_close(jitted(kind(given[:2]), given[2]), torch.full((3,), 6.0))
+    seen = list(map(weakref.ref, given))
+    del given
+    gc.collect()
+    assert [each() for each in seen] == [None] * 3
+    (one,) = jitted.specializations()
+    assert hash(one.signature) == hash(one.signature)

@@ -13,6 +13,7 @@ from tvm import relax, tirx
 import babytriton as bt
 from babytriton.frontend.lowering import Output, Returned
 from babytriton.runtime.dispatch import fill
+from babytriton.stages import target_of
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -213,6 +214,19 @@ def test_operators_on_two_devices_do_not_fuse() -> None:
         if isinstance(func, tirx.PrimFunc)
     }
     assert len(rules) == 2
+
+
+def test_a_call_without_tensors_runs_on_torchs_default_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = bt.jit(lambda n: torch.arange(n) * 2)
+    assert counted(3).tolist() == [0, 2, 4]
+    monkeypatch.setattr(torch, "get_default_device", lambda: torch.device("cuda", 1))
+    assert target_of(counted.lower(3).signature).kind == "cuda"
+    with torch.device("cpu"):  # the way to set it is a mode
+        assert counted.key_of([3]) != counted.key_of([3.0])
+        assert torch.device("cuda", 1) in counted.key_of([3])[-1]
+    assert bt.jit(lambda x: x + torch.zeros(3))(torch.ones(3)).tolist() == [1.0] * 3
 
 
 def test_operands_on_two_devices_need_a_place() -> None:

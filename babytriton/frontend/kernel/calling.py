@@ -15,8 +15,9 @@ from babytriton import errors
 from babytriton.frontend.kernel.covering import covering
 from babytriton.frontend.kernel.lowering import Definition, Lowering, lower
 from babytriton.frontend.kernel.tensorir import Argument, Workspace, steps_of
+from babytriton.frontend.parameters import Parameters
 from babytriton.frontend.program import Hidden
-from babytriton.frontend.signature import Parameters, Signature
+from babytriton.frontend.signature import Signature
 from babytriton.ops.tensorir import call_prim_func
 from babytriton.ops.value import Scalar, Value, constant_needed, map_values, values_in
 from babytriton.tensor import Tensor
