@@ -9,7 +9,7 @@ from functools import update_wrapper
 from typing import Any
 
 from babytriton import errors
-from babytriton.jit import register
+from babytriton.jit import REGISTRY
 from babytriton.ops import cuda_code
 from babytriton.ops.cuda_definitions import read
 from babytriton.ops.refusals import Unsupported
@@ -66,7 +66,7 @@ def cuda_function(
     def build(site: Any, *args: Any, **kwargs: Any) -> Any:
         return cuda_code.build_function(site, own, given(*args, **kwargs))
 
-    register(operator, build=build, gradient=gradient or _torchs)
+    REGISTRY.introduce(operator, build, None, gradient or _torchs)
     return operator
 
 
@@ -119,7 +119,7 @@ def cuda_kernel(
     def build(site: Any, *args: Any, **kwargs: Any) -> Any:
         return cuda_code.build_kernel(site, own, given(*args, **kwargs), grid, block)
 
-    register(operator, build=build, meta=out, gradient=gradient or _torchs)
+    REGISTRY.introduce(operator, build, out, gradient or _torchs)
     return operator
 
 

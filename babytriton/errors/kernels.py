@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from babytriton.diagnostics import Diagnostic
-from babytriton.errors.calling import CallDiagnostic
 
 # ---------------------------------------------------------------- while compiling
 
@@ -102,14 +101,3 @@ class KernelDivision(RunTimeDiagnostic):
     title = "an integer division by zero"
     label = "the divisor is 0"
     exception = ZeroDivisionError
-
-
-@dataclass(frozen=True)
-class ArgumentOverlap(CallDiagnostic):
-    code = "BT122"
-    title = "`{name}` shares memory with {other}"
-    label = "the kernel writes into `{name}`, and what it then reads or writes there is undefined"
-    hint = "pass a tensor with memory of its own: {name}.clone()"
-    exception = ValueError
-    name: str
-    other: str

@@ -121,9 +121,7 @@ class LoopState:
     def begin(self) -> None:
         """Start compiling a step, with a slot for all that is known to change."""
         scope = self._scope
-        self._base = self._program.state()
-        builder = self._program.builder
-        self._reported = len(builder.fallbacks), len(builder.rows)
+        self._base = self._program.mark()
         self._own: list[Slot] = []
         self._left: list[Slot] = []
         self._exits = FALLS
@@ -140,7 +138,9 @@ class LoopState:
             (s, self._slot("memory", self._program.builder.value(s.expr, s.meta)))
             for s in self._changing_storages
         ]
-        builder.memory.relate((slot.inside, x) for slot in self._slots for x in slot.later)
+        self._program.builder.memory.relate(
+            (slot.inside, x) for slot in self._slots for x in slot.later
+        )
 
     def slot(self, name: str, initial: Any) -> Slot:
         """Carry a number of the loop's own; such slots are the first of the states, in order."""
@@ -171,7 +171,7 @@ class LoopState:
             self._inside = containers_in({n: self._scope.names[n] for n in self._names})
             self._installed = self._program.state()
             yield region
-        self._program.restore(self._base)
+        self._program.restore(self._base.state)
 
     def end(self, exits: Exits) -> bool:
         """Take stock at the end of a step: what it changed, and what the next one gets.
@@ -219,8 +219,7 @@ class LoopState:
 
     def _again(self) -> bool:
         """Forget the step: another try follows."""
-        builder = self._program.builder
-        del builder.fallbacks[self._reported[0] :], builder.rows[self._reported[1] :]
+        self._program.forget(self._base)
         return False
 
     def _newly_followed(self) -> set[str]:
@@ -242,7 +241,7 @@ class LoopState:
         each = {(key, i): x for key, found in carried for i, x in enumerate(found.slots)}
         slots = {key: x for key, x in each.items() if storage_of(x.leaf) is not None}
         # What is handed on may be a copy of what is around the loop, or is handed on as well.
-        places = {storage: storage for storage in self._base.memory}
+        places = {storage: storage for storage in self._base.state.memory}
         places |= {slot.leaf.storage: slot.inside.storage for slot in slots.values()}
         if all(may_be(slot.inside, slot.leaf, places) for slot in slots.values()):
             return {}
@@ -375,13 +374,13 @@ class LoopState:
         if storage is None:
             return None
         whole = storage if storage.part is None else storage.part.whole
-        outside = whole in self._base.memory or whole.is_callers
+        outside = whole in self._base.state.memory or whole.is_callers
         return whole if outside else None
 
     def _is_held(self, name: str, container: Container) -> bool:
         others = {
             f"{i} {known}": value
-            for i, (scope, (names, _)) in enumerate(self._base.names.items())
+            for i, (scope, (names, _)) in enumerate(self._base.state.names.items())
             for known, value in names.items()
             if not (scope is self._scope and known == name)
         }
@@ -393,7 +392,7 @@ class LoopState:
             return False
         others = [
             value
-            for scope, (names, _) in self._base.names.items()
+            for scope, (names, _) in self._base.state.names.items()
             for known, value in names.items()
             if not (scope is self._scope and known == name)
         ]

@@ -50,13 +50,13 @@ class Loops(Assignments, ControlFlow):
             return self._ended(node, self._run_counting(node, items, 0, count))
         short = isinstance(count, int) and count <= UNROLL
         if short and count > NESTED and is_numbered(items) and _holds_loop(node):
-            start, effects = self.program.state(), self.program.builder.effects
+            start = self.program.mark()
             try:
                 return self._ended(node, self._looped(node, items, count))
             except CompileError:
-                if self.program.builder.effects > effects:
-                    raise  # they are part of the program already, and would happen twice
-                self.program.restore(start)
+                if self.program.has_acted(start):
+                    raise
+                self.program.undo(start)
         if short or not is_numbered(items):
             return self._ended(node, self._written_out(node, items, 0, count))
         return self._ended(node, self._looped(node, items, count))
@@ -77,7 +77,7 @@ class Loops(Assignments, ControlFlow):
             return self.unless(node, first, live, rest) if first.open else rest()
 
     def visit_While(self, node: ast.While) -> Exits:
-        start, effects = self.program.state(), self.program.builder.effects
+        start = self.program.mark()
         for _ in range(UNROLL):
             condition = self.condition(node.test, self.visit(node.test))
             if condition is False:
@@ -89,12 +89,11 @@ class Loops(Assignments, ControlFlow):
                 return self._ended(node, exits)
             if exits.open:
                 break
-        if self.program.builder.effects > effects:
-            # They are part of the program already, and would happen again.
+        if self.program.has_acted(start):
             why = f"it prints or asserts, and has more than {UNROLL} steps or an undecided end"
             instead = "use for and range(), or a condition on tensors from the first step on"
             self.fail(errors.OutsideEffect(self.span(node.test), "while", why, instead))
-        self.program.restore(start)
+        self.program.undo(start)
         condition = self.condition(node.test, self.visit(node.test))
         return self._ended(node, self._run_while(node, condition))
 

@@ -18,6 +18,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import calls
 from babytriton.frontend.captures import Guard, Place
+from babytriton.ops.value import values_in
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
@@ -35,7 +36,7 @@ def call(
 ) -> Any:
     """``module(...)``: its ``forward`` between its hooks and those of all modules.
 
-    Backward hooks see gradients, and a compiled function records none.
+    Hooks on gradients are refused where there are any: those would not pass through them.
     """
     own = inspect.getattr_static(type(module), "__call__")
     if isinstance(own, types.FunctionType) and not own.__code__.co_filename.startswith(_TORCH):
@@ -57,6 +58,12 @@ def call(
         given = (module, args, kwargs, result) if with_kwargs else (module, args, result)
         replaced = _call_hook(at, node, hook, given)
         result = result if replaced is None else replaced
+    back = [*everywhere.back, *hooks.back]
+    if back and any(value.requires_grad for value in values_in((args, kwargs, result))):
+        name = getattr(back[0], "__name__", type(back[0]).__name__)
+        why = f"the backward hook `{name}` would not see its gradients"
+        instead = "remove the hook, or put it on a tensor of the call by `register_hook`"
+        at.fail(errors.UnsupportedCall(at.span(node), type(module).__name__, why, instead))
     return result
 
 
@@ -69,9 +76,7 @@ def forward(
 ) -> Any:
     """``module.forward(...)``, inlined; a module of torch's that cannot be runs through torch."""
     fn = calls.attribute(at, node, module, "forward")
-    builder = at.program.builder
-    before = len(builder.fallbacks), len(builder.rows)
-    state, effects = at.program.state(), builder.effects
+    start = at.program.mark()
     try:
         return calls.call(at, node, fn, args, kwargs)
     except CompileError as error:
@@ -79,11 +84,9 @@ def forward(
         theirs = span is not None and span.path.startswith(_TORCH)
         if not theirs or not type(module).__module__.startswith("torch."):
             raise
-        if builder.effects > effects:
-            raise  # what it prints would be printed twice
-        # What was emitted so far has no use, and is removed as dead code.
-        at.program.restore(state)
-        del builder.fallbacks[before[0] :], builder.rows[before[1] :]
+        if at.program.has_acted(start):
+            raise
+        at.program.undo(start)
         return _through_torch(at, node, module, args, kwargs, error)
 
 
@@ -171,40 +174,53 @@ class _WithoutHooks(torch.nn.Module):
 
 
 class _Hooks:
-    """The hooks around ``forward``, each with whether it takes keyword arguments."""
+    """The hooks of a module, or of all.
 
-    def __init__(self, before: list[Any], after: list[Any]) -> None:
+    Attributes:
+        before, after: those around ``forward``, each with whether it takes keyword arguments.
+        back: those on gradients.
+    """
+
+    def __init__(self, before: list[Any], after: list[Any], back: list[Any]) -> None:
         self.before = before
         self.after = after
+        self.back = back
 
     @classmethod
     def of(cls, module: torch.nn.Module) -> _Hooks:
         before, after = module._forward_pre_hooks, module._forward_hooks
-        if not before and not after:
+        back = [*module._backward_pre_hooks.values(), *module._backward_hooks.values()]
+        if not before and not after and not back:
             return _NONE
         return cls(
             [(hook, i in module._forward_pre_hooks_with_kwargs) for i, hook in before.items()],
             [(hook, i in module._forward_hooks_with_kwargs) for i, hook in after.items()],
+            back,
         )
 
     @classmethod
     def of_all(cls) -> _Hooks:
         before = torch_module._global_forward_pre_hooks
         after = torch_module._global_forward_hooks
-        if not before and not after:
+        back = [
+            *torch_module._global_backward_pre_hooks.values(),
+            *torch_module._global_backward_hooks.values(),
+        ]
+        if not before and not after and not back:
             return _NONE
         named = torch_module._global_forward_hooks_with_kwargs
         return cls(
             [(hook, False) for hook in before.values()],
             [(hook, i in named) for i, hook in after.items()],
+            back,
         )
 
     def functions(self) -> list[Any]:
         """All of them."""
-        return [hook for hook, _ in (*self.before, *self.after)]
+        return [*(hook for hook, _ in (*self.before, *self.after)), *self.back]
 
     def __bool__(self) -> bool:
-        return bool(self.before or self.after)
+        return bool(self.before or self.after or self.back)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Hooks) and vars(self) == vars(other)
@@ -213,7 +229,7 @@ class _Hooks:
     __hash__ = None  # type: ignore[assignment]
 
 
-_NONE = _Hooks([], [])
+_NONE = _Hooks([], [], [])
 
 
 def _watch(at: Visitor, key: tuple[Any, ...], place: Place) -> None:

@@ -33,9 +33,8 @@ class Registry:
         lock: held while a row is added.
 
     Attributes:
-        version: how often rows were added to this registry, those below not counted.
-        changes: how often rows, or gradients of functions, were added to this registry or to one
-            above it.
+        version: how often what this registry says of a callable changed, those below not counted.
+        changes: how often it changed in this registry or in one above it.
     """
 
     below: Mapping[Callee, Op] | Registry
@@ -121,7 +120,30 @@ class Registry:
             registered=True,
         )
         self._add(row)
+        self._outdate()
         return targets[-1]
+
+    def introduce(
+        self,
+        target: Callable[..., Any],
+        build: Callable[..., Any],
+        meta: Callable[..., Any] | None,
+        gradient: Callable[..., Any],
+    ) -> None:
+        """Say how a callable is compiled that was just made: no program has met it.
+
+        Args:
+            target: the callable.
+            build, meta, gradient: as :meth:`register` takes them.
+
+        Raises:
+            TypeError: an argument is no function.
+        """
+        _check((target,), build=build, decompose=None, meta=meta, gradient=gradient)
+        name, rule = target.__name__, _differentiated(target.__name__, gradient)
+        self._add(
+            Op(name, (target,), _built(name, build), meta=meta, gradient=rule, registered=True)
+        )
 
     def differentiate(self, fn: Callable[..., Any], gradient: Callable[..., Any]) -> None:
         """Give a Python function another gradient than that of its body, which is compiled still.
@@ -138,10 +160,15 @@ class Registry:
             raise errors.BadRegistration(None, "target", f"{_kind(fn)} has no body").error()
         rule = _differentiated(fn.__name__, gradient)
         self._add(Op(fn.__name__, (fn,), inlined=True, gradient=rule, registered=True))
+        self._outdate()
 
     def _add(self, row: Op) -> None:
         with self.lock:
             self._rows = {**self._rows, **dict.fromkeys(row.calls, row)}
+
+    def _outdate(self) -> None:
+        """Have what was compiled before compiled again."""
+        with self.lock:
             self.version += 1
             registry: Any = self
             while isinstance(registry, Registry):

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from babytriton import errors
-from babytriton.errors import kernels as kernel_errors
-from babytriton.runtime.dispatch import check_no_gradient, check_tensor
+from babytriton.runtime.dispatch import check_no_gradient, check_target, check_tensor
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.interop import on_device, readable
+from babytriton.runtime.interop import on_device, readable, write
 
 Read = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
 """Gives a parameter, of a call's arguments and the memory of the kernel's own."""
@@ -64,7 +62,10 @@ class KernelLauncher:
             if isinstance(argument, torch.Tensor):
                 check_tensor(name, argument, self._device)
                 check_no_gradient(name, argument)
-        check_memory(self._names, arguments, self._written)
+        given = [n for n, x in enumerate(arguments) if isinstance(x, torch.Tensor)]
+        for i in self._written:
+            others = [(self._names[n], arguments[n]) for n in given if n != i]
+            check_target(self._names[i], arguments[i], others, contiguous=False)
         usable = [readable(x) if isinstance(x, torch.Tensor) else x for x in arguments]
         for function, reads in self._calls:
             parameters = [read(usable, own) for read in reads]
@@ -73,55 +74,5 @@ class KernelLauncher:
             except Exception as error:
                 raise errors.internal("running", error) from error
         for i in self._written:
-            _keep(usable[i], arguments[i])
-
-
-def _keep(written: torch.Tensor, given: torch.Tensor) -> None:
-    """Let the caller's tensor hold what was written, if that was a copy of it."""
-    if written.data_ptr() != given.data_ptr():
-        with torch.no_grad():
-            given.copy_(written)
-    elif not given.is_inference():
-        # Autograd is to know that what it has saved of the tensor is gone.
-        torch.autograd.graph.increment_version(given)
-
-
-def check_memory(names: Sequence[str], arguments: Sequence[Any], written: Sequence[int]) -> None:
-    """Refuse a written tensor that shares elements with another argument, or within itself.
-
-    Args:
-        names: what the user calls the arguments.
-        arguments: of the call.
-        written: those that are written, by number.
-
-    Raises:
-        ValueError: one does; the message names it.
-    """
-    memory = [
-        x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else None for x in arguments
-    ]
-    for i in written:
-        if torch._debug_has_internal_overlap(arguments[i]) == 1:
-            raise kernel_errors.ArgumentOverlap(None, names[i], "itself").error()
-        for j, other in enumerate(arguments):
-            if i != j and memory[i] == memory[j] and _overlap(arguments[i], other):
-                raise kernel_errors.ArgumentOverlap(None, names[i], f"`{names[j]}`").error()
-
-
-def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if not left.numel() or not right.numel():
-        return False
-    return bool(np.shares_memory(_layout(left), _layout(right)))
-
-
-def _layout(tensor: torch.Tensor) -> Any:
-    """An array of the same addresses, for NumPy to compare; nothing is read through it."""
-    size = tensor.element_size()
-    interface = {
-        "version": 3,
-        "shape": tuple(tensor.shape),
-        "strides": tuple(stride * size for stride in tensor.stride()),
-        "typestr": f"|V{size}",
-        "data": (tensor.data_ptr(), True),
-    }
-    return np.asarray(type("Layout", (), {"__array_interface__": interface})())
+            with torch.no_grad():
+                write(arguments[i], usable[i])

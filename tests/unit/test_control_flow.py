@@ -809,3 +809,18 @@ def test_the_way_back_of_a_branch_after_a_loop_of_any_length() -> None:
         torch.testing.assert_close(ours, theirs)
         grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, theirs)]
         torch.testing.assert_close(*grads)
+
+
+def test_what_a_failed_attempt_called_is_not_told() -> None:
+    @bt.jit("cpu")
+    def inverses(x):
+        found = []
+        for i in range(5):
+            for _ in range(2):
+                x = torch.linalg.inv(x)
+            found.append(x[i])
+        return found
+
+    x = torch.eye(5) + torch.rand(5, 5) / 10
+    torch.testing.assert_close(inverses(x), inverses.fn(x))
+    assert len(inverses.lower(x).compile().fallbacks) == 10

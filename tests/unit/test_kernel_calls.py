@@ -105,6 +105,20 @@ def test_strided_and_unaligned_tensors() -> None:
     assert column.sum() == 6
 
 
+def test_elements_in_one_place_are_not_written() -> None:
+    @bt.kernel("cpu")
+    def add(x, y):
+        for i, j in bt.grid(3, 3):
+            y[i, j] += x[i, j]
+
+    y, ones = torch.zeros(5), torch.ones(3, 3)
+    with pytest.raises(ValueError, match=r"(?s)BT123.*`y`"):
+        add(ones, y.as_strided((3, 3), (1, 1)))
+    with pytest.raises(ValueError, match=r"(?s)BT113.*`y`.*`x`"):
+        add(ones, ones)
+    assert not y.any()
+
+
 def test_columns_of_one_tensor_do_not_overlap() -> None:
     x = torch.arange(12.0).reshape(4, 3)
     expected = x[:, 0] * 2
@@ -117,7 +131,7 @@ def test_columns_of_one_tensor_do_not_overlap() -> None:
     [lambda x: (x, x), lambda x: (x[:, :-1], x[:, 1:]), lambda x: (x, x[:1].expand(4, 5))],
 )
 def test_shared_memory_is_refused(arguments: Any) -> None:
-    with pytest.raises(ValueError, match=r"error\[BT122\]"):
+    with pytest.raises(ValueError, match=r"error\[BT1[12]3\]"):
         double(*arguments(torch.rand(4, 5)))
 
 
@@ -208,6 +222,12 @@ def test_integer_division_by_zero_raises() -> None:
         divide(x, torch.tensor([2, 0, 2]), out)
 
 
+def test_the_function_may_come_first() -> None:
+    table, places, out = torch.rand(4, 1), torch.tensor([0, -1, 9]), torch.zeros(3)
+    with pytest.raises(IndexError, match="index 9 in dimension 0 of `table`, which has size 4"):
+        bt.kernel(lookup.fn, bounds_check=True)(table, places, out)
+
+
 @pytest.mark.skipif(emulator.available_gpu() is None, reason="no GPU, and no emulator")
 def test_checks_work_on_the_gpu() -> None:
     table, places, out = torch.rand(4, 1), torch.tensor([0, -1, 9]), torch.zeros(3)
@@ -250,6 +270,23 @@ def test_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(3)
     f(x)
     assert seen == x.tolist() == [0, 1, 2]
+
+
+def test_sources_of_examples() -> None:
+    @bt.kernel("cpu")
+    def fill(x, *, value):
+        for i in range(len(x)):
+            x[i] = value
+
+    assert "value" in fill.source(bt.Tensor[(7,), "float32"], value=2.0, kind="tir")
+    with pytest.raises(RuntimeError, match="BT205"):
+        fill.source()
+    box = bt.Tensor((7,), "float32")
+    box.data = torch.zeros(7)
+    fill.source(box, value=2.0)
+    fill(box, value=2.0)
+    assert box.data.tolist() == [2.0] * 7
+    assert len(fill._specializations) == 1
 
 
 def test_grid_is_an_iterator() -> None:

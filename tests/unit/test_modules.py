@@ -416,6 +416,44 @@ def test_a_hook_that_keeps_tensors_is_refused() -> None:
     assert not kept
 
 
+def on_gradients(module: nn.Module) -> Any:
+    return module.register_full_backward_hook(lambda m, ins, outs: (ins[0] * 2,))
+
+
+def before_gradients(module: nn.Module) -> Any:
+    return module.register_full_backward_pre_hook(lambda m, outs: (outs[0] * 2,))
+
+
+@pytest.mark.parametrize("hook", [on_gradients, before_gradients])
+@pytest.mark.parametrize("inner", [False, True])
+@torch.enable_grad()
+def test_a_hook_on_gradients_is_refused_where_there_are_any(hook: Any, inner: bool) -> None:
+    module = Recorder()
+    compiled = bt.jit("cpu")(module)
+    x = torch.randn(3, 5, requires_grad=True)
+    expected = torch.autograd.grad(module(x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), x), expected)
+    handle = hook(module.linear if inner else module)
+    with pytest.raises(bt.CompileError, match=r"(?s)BT015.*backward hook"):
+        compiled(x)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), module(x))
+    handle.remove()
+    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), x), expected)
+
+
+@torch.enable_grad()
+def test_a_hook_on_the_gradients_of_all_modules_is_refused() -> None:
+    module, x = Recorder(), torch.randn(3, 5, requires_grad=True)
+    handle = nn.modules.module.register_module_full_backward_hook(lambda m, ins, outs: None)
+    try:
+        with pytest.raises(bt.CompileError, match=r"(?s)BT015.*backward hook"):
+            bt.jit("cpu")(module)(x)
+    finally:
+        handle.remove()
+    torch.testing.assert_close(bt.jit("cpu")(module)(x), module(x))
+
+
 def test_a_replaced_forward_is_seen() -> None:
     module, x = Recorder(), torch.randn(3, 5)
     compiled = bt.jit("cpu")(module)
@@ -508,6 +546,26 @@ def test_methods_that_override_compiled_ones() -> None:
     module = pickle.loads(pickle.dumps(module))
     assert [y.tolist() for y in module.both(one)] == [[2, 2], [100, 100]]
     assert Extending()(one).tolist() == [3, 3]
+
+
+class Shifted:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    @bt.jit
+    def shift(self, x, twice=False):
+        return x + self.by * (2 if twice else 1)
+
+
+def test_methods_called_on_their_class() -> None:
+    one = torch.ones(2)
+    for by in (1.0, 2.0, 3.0):
+        shifted = Shifted(by)
+        for _ in range(2):
+            assert Shifted.shift(shifted, one).tolist() == [1 + by] * 2
+            assert Shifted.shift(shifted, one, twice=True).tolist() == [1 + 2 * by] * 2
+    with pytest.raises(TypeError, match=r"(?s)BT10.*`self`"):
+        Shifted.shift(object(), one)
 
 
 def extended(base: type, number: int) -> type:

@@ -294,3 +294,18 @@ def test_a_gradient_that_fails(gradient, words: str) -> None:
     with pytest.raises(bt.CompileError, match=words) as raised:
         compiled(torch.rand(2, 3, 5, requires_grad=True))
     assert "BT900" not in str(raised.value)
+
+
+def test_what_is_new_outdates_no_program() -> None:
+    twice = bt.jit("cpu")(lambda x: x * 2)
+    x = torch.ones(3)
+    twice(x)
+    source = "__device__ float cube(float x) { return x * x * x; }"
+    cube = bt.cuda_function(source, name="cube", cpu=lambda x: x * x * x)
+    twice(x)
+    assert len(twice.specializations()) == 1
+    cubed = bt.jit("cpu")(lambda x: cube(x) + 1)
+    assert cubed(x * 2).tolist() == [9.0] * 3
+    bt.register(torch.special.i0e, decompose=torch.ones_like)
+    twice(x)
+    assert len(twice.specializations()) == 2
