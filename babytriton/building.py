@@ -17,12 +17,13 @@ from tvm.ir import IRModule
 from babytriton import errors
 from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
-from babytriton.passes.gpu.launches import extent_of, launches_of, tensors_of
+from babytriton.passes.gpu.launches import extent_of, launches_of, numbers_of, tensors_of
 from babytriton.passes.gpu.portable import missing
 from babytriton.passes.gpu.streaming import streamed
+from babytriton.passes.straight_line import has_branches
 from babytriton.passes.updates import IN_PLACE
 from babytriton.plan import KernelLaunch
-from babytriton.runtime import cuda, executable
+from babytriton.runtime import cuda, executable, portable
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.readable import Listing, readable
 from babytriton.runtime.resources import resources
@@ -69,8 +70,11 @@ def of_source(mod: IRModule, target: Target) -> Iterator[None]:
     Raises:
         RuntimeError: there is no code for something that a kernel does.
     """
+    if has_branches(mod):
+        why = "a condition of the run time chooses between its kernels, which the host would ask"
+        raise errors.NoKernelSource(None, target.kind, why).error()
     for name in missing(mod, target.kind):
-        raise errors.NoKernelSource(None, target.kind, f"it has no `{name}`").error()
+        raise errors.NoKernelSource(None, target.kind, f"it has no {name}").error()
     try:
         yield
     except InternalError as error:
@@ -80,20 +84,7 @@ def of_source(mod: IRModule, target: Target) -> Iterator[None]:
         raise errors.NoKernelSource(None, target.kind, reason).error() from error
 
 
-# What TVM writes above each kernel for a GPU without CUDA.
-_FUNCTION = re.compile(r"// Function: (\w+)\n(?:-*\n|//-+\n(?:// Function: .*\n//-+\n)?)?")
-
 _INTRINSIC = re.compile(r'name="tirx\.(\w+)"')
-
-
-def portable_source(mod: IRModule, built: Executable) -> str:
-    """The kernels for a GPU without CUDA, headed by what they compute."""
-    source, comments = built.portable(), _comments(mod)
-
-    def heading(match: re.Match[str]) -> str:
-        return "".join(f"// {line}\n" for line in comments.get(match[1], ()))
-
-    return _FUNCTION.sub(heading, source).strip()
 
 
 def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
@@ -152,9 +143,9 @@ def sources(
         "cuda": lambda: cuda_source(built, full=full),
         "ptx": lambda: cuda.ptx(built.cuda(), arch),
         "sass": lambda: cuda.sass(built.cuda(), arch),
-        "llvm": built.llvm,
+        "llvm": lambda: portable.for_amd(built.llvm(), _comments(mod)),
         "asm": built.asm,
-        **dict.fromkeys(LANGUAGES, lambda: portable_source(mod, built)),
+        **dict.fromkeys(LANGUAGES, lambda: portable.in_language(built.portable(), _comments(mod))),
     }
 
 
@@ -168,9 +159,7 @@ def cuda_source(built: Executable, *, full: bool) -> str:
 def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch, ...]:
     """How the program's kernels are launched; what they take, where a compiler can tell."""
     source = built.cuda()
-    if not source:
-        return ()
-    taken = resources(cuda.cubin(source, arch)) if cuda.has_compiler() else {}
+    taken = resources(cuda.cubin(source, arch)) if source and cuda.has_compiler() else {}
     found = []
     for launch in launches_of(mod):
         if launch.name in taken:
@@ -183,13 +172,14 @@ def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch,
 
 
 def _comments(mod: IRModule) -> dict[str, list[str]]:
-    """What heads each kernel: the lines it computes, its parameters, and its launch."""
+    """What heads each kernel: the lines it computes, what it is given, and its launch."""
     functions = {var.name_hint: func for var, func in mod.functions_items()}
-    tensors = tensors_of(mod)
+    tensors, numbers = tensors_of(mod), numbers_of(mod)
     return {
         launch.name: [
             *map(_line, lines.of_kernel(functions[launch.function])),
             ", ".join(_parameters(functions[launch.function], tensors[launch.name])),
+            *(f"{name} = {value}" for name, value in numbers[launch.name].items()),
             f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}",
         ]
         for launch in launches_of(mod)

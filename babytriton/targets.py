@@ -184,7 +184,11 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
     host = {"kind": "llvm", "mcpu": cpu, "mattr": without, "cl-opt": list(options)}
     if is_cpu:
         return tvm.target.Target(host, host)
-    device = {"kind": target.kind, **_LIMITS[target.kind]}
+    device: dict[str, object] = {"kind": target.kind, **_LIMITS[target.kind]}
+    if target.kind == "rocm":
+        # Where a barrier of the hardware leaves stores on their way, LLVM waits for none before it:
+        # that is told it by fences, which TVM does not write.
+        device["mattr"] = ["-back-off-barrier"]
     if arch is not None:
         device["arch" if target.kind == "cuda" else "mcpu"] = arch
     return tvm.target.Target(device, host)

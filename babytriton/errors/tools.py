@@ -157,7 +157,7 @@ class NoKernelSource(CallDiagnostic):
     code = "BT211"
     title = "no {kind} source for these kernels"
     label = "{reason}"
-    hint = "compute it otherwise, or in another dtype; README lists what targets there are"
+    hint = "compute it otherwise, or in another dtype; docs/gpu.md says what each target has"
     exception = RuntimeError
     kind: str
     reason: str

@@ -33,7 +33,9 @@ def ascii_of(name: str) -> str:
     """A name without what ASCII lacks; letters without their accents."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(c for c in plain if not unicodedata.combining(c))
-    return re.sub(r"[^\x00-\x7f]", "_", plain)
+    plain = re.sub(r"[^\x00-\x7f]", "_", plain)
+    # Names of underscores alone are those of compilers.
+    return plain if plain.strip("_") else "v"
 
 
 def free(name: str, taken: Set[str]) -> str:

@@ -41,6 +41,7 @@ from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
 from babytriton.passes.gpu.memory import from_torch
 from babytriton.passes.gpu.parameters import in_order, names_of_parameters
+from babytriton.passes.gpu.portable import choices_of_one_type
 from babytriton.passes.gpu.values import named_values
 from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.kinds import kinds_of
@@ -112,7 +113,7 @@ def _lowering() -> tuple[Any, ...]:
 
     def of_device() -> tvm.transform.Pass:
         own = (launch_names.of_launches, without_mentions, indices.in_short, towards_zero)
-        after = (indices.of_one_width, indices.of_whole_vectors, named_values)
+        after = (indices.of_one_width, indices.of_whole_vectors, named_values, choices_of_one_type)
         return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
 
     return begin, finish, of_device

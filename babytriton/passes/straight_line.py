@@ -32,6 +32,15 @@ def straight_line(mod: IRModule, entry: str) -> Plan | None:
         return None
 
 
+def has_branches(mod: IRModule) -> bool:
+    """Whether what is computed is asked, while a program runs, for what to run next."""
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    blocks = [block for func in functions for block in getattr(func.body, "blocks", ())]
+    bindings = [binding for block in blocks for binding in block.bindings]
+    is_asked = any(isinstance(getattr(x, "value", None), relax.If) for x in bindings)
+    return len(functions) > 1 or is_asked
+
+
 class _Reader:
     """Reads a program; numbers its variables as it comes to them."""
 

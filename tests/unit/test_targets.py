@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import platform
 import re
 from dataclasses import replace
@@ -60,6 +61,110 @@ def test_source(kind: str, fn) -> None:
     assert vector.get(kind, "x_ptr[") in source
 
 
+def source_of(kind: str, fn, *args, **options) -> str:
+    return bt.jit(kind, **options)(fn).lower(*args).compile().source()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_are_in_the_order_of_the_program(kind: str) -> None:
+    compiled = bt.jit(kind)(lambda x: (x - x.mean(0)).var(0)).lower(torch.ones(4096, 33)).compile()
+    names = [launch.name for launch in compiled.launches]
+    assert len(names) > 2
+    assert all(launch.grid and launch.block for launch in compiled.launches)
+    found = re.findall(DEFINED[kind], compiled.source())
+    assert found == names if kind != "rocm" else set(found) == set(names)
+    assert compiled.source().count(" grid ") == len(names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_that_kernels_are_given_are_told(kind: str) -> None:
+    source = source_of(kind, lambda x: x.sum(0), torch.ones(30, 33), dynamic=True)
+    comment = ";" if kind == "rocm" else "//"
+    assert f"{comment} pieces = max(min(1024 // " in source
+    assert f"{comment} turns = x_0 // (pieces * 64)" in source
+
+
+@pytest.mark.parametrize("kind", ["metal", "opencl", "webgpu"])
+def test_the_least_integer_is_no_literal(kind: str) -> None:
+    x = torch.ones(4, 8)
+    for source in (
+        source_of(kind, lambda x: x.amax(-1), x),
+        source_of(kind, lambda x: torch.where(x > 0, -2147483648, 1).int(), x.int()),
+    ):
+        assert "2147483648" not in without_comments(source)
+        assert re.search(r"\(-2147483647i? - 1i?\)", source)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_floats_leave_of_a_division(kind: str) -> None:
+    source = source_of(kind, lambda x, y: (torch.fmod(x, y), x % 2.5), *[torch.ones(8)] * 2)
+    assert "fmodf" not in source
+    assert {"metal": "fmod(", "opencl": "fmod(", "webgpu": "trunc(", "rocm": "fmod"}[kind] in source
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_no_words_of_a_language(kind: str) -> None:
+    source = without_comments(source_of(kind, lambda größe, λ: größe * λ, *[torch.ones(8)] * 2))
+    assert not re.search(r"\b__(?!kernel|global|local|TVM|attribute|constant|private)\w+", source)
+    if kind == "opencl":
+        source = without_comments(source_of(kind, lambda x, half: x * half, torch.ones(7), 2.5))
+        assert "double half_value)" in source
+
+
+def test_opencl_has_float64_by_its_bits() -> None:
+    x = torch.ones(8).double()
+    assert "as_double((long)4614256656552045848)" in source_of("opencl", lambda x: x * math.pi, x)
+    source = source_of("opencl", lambda x: torch.where(x > 0, x, float("-inf")), x)
+    assert re.search(r"convert_double\(-?INFINITY\)|\(double\)-?INFINITY", source)
+
+
+def test_opencl_chooses_between_numbers_of_one_type() -> None:
+    x = torch.ones(16, dtype=torch.int8)
+    source = without_comments(source_of("opencl", lambda x: (x // 3, x % 3, x.abs()), x))
+    assert source.count("(convert_char(select((convert_int(") == source.count("select(") == 3
+
+
+def test_webgpu_has_what_it_has_no_constants_for() -> None:
+    x = torch.ones(3, 20000)
+    source = source_of("webgpu", lambda x: x.softmax(-1), x)
+    assert "fn infinity() -> f32 {" in source
+    assert "INFINITY" not in source
+    source = source_of("webgpu", lambda x, y: x**y, x, x)
+    assert "fn not_a_number() -> f32 {" in source
+    assert re.search(r"pow\(abs\(", source)
+    source = source_of("webgpu", lambda x: x.half() * float("inf"), x)
+    assert source.index("enable f16;") < source.index("fn ")
+    assert ">= podArgs.packGridDimX" in source
+
+
+def test_webgpu_has_thread_blocks_along_two_axes() -> None:
+    turned = bt.jit("webgpu")(lambda x: x.permute(2, 0, 1).contiguous() + 1)
+    assert turned.lower(torch.ones(64, 64, 64)).compile().launches[0].grid == (256,)
+
+
+def test_amd_shares_memory_by_its_own_addresses() -> None:
+    compiled = bt.jit("rocm")(softmax).lower(torch.randn(4, 1000), torch.randn(1000)).compile()
+    source = compiled.source()
+    assert "addrspace(3)" in source
+    assert not re.search(r"addrspacecast \(ptr addrspace\(3\)", source)
+    assert "__truncsfhf2" not in source
+    lines = [line.split()[0] for line in compiled.source("asm").splitlines() if line.strip()]
+    barriers = [n for n, word in enumerate(lines) if word == "s_barrier"]
+    assert barriers
+    for place in barriers:
+        before = lines[:place]
+        stores = [n for n, word in enumerate(before) if word.startswith("ds_write")]
+        waits = [n for n, word in enumerate(before) if word == "s_waitcnt"]
+        assert not stores or waits[-1] > stores[-1]
+
+
+def test_amd_has_functions_of_all_digits() -> None:
+    x = torch.ones(8)
+    source = source_of("rocm", lambda x, y: torch.sin(x) + torch.cos(x) + x**y, x, x)
+    called = set(re.findall(r"@(__ocml_\w+)\(", source))
+    assert called == {"__ocml_sin_f32", "__ocml_cos_f32", "__ocml_pow_f32"}
+
+
 def test_thread_blocks_are_as_large_as_each_allows() -> None:
     x, b = torch.randn(2, 20000), torch.randn(20000)
     for kind, most in (("metal", 1024), ("opencl", 256), ("webgpu", 256), ("rocm", 256)):
@@ -86,8 +191,12 @@ def test_what_a_language_lacks() -> None:
         bt.jit("metal")(lambda x: torch.lgamma(x)).lower(torch.ones(3)).compile()
     with pytest.raises(RuntimeError, match=r"BT211.*webgpu.*\n.*it has no `int64`"):
         bt.jit("webgpu")(lambda x: x.argmax(-1)).lower(torch.ones(3, 4)).compile()
-    with pytest.raises(RuntimeError, match=r"BT211.*webgpu.*\n.*it has no `inf`"):
-        bt.jit("webgpu")(lambda x: torch.logsumexp(x, -1)).lower(torch.ones(3, 4)).compile()
+    with pytest.raises(RuntimeError, match=r"BT211.*metal.*\n.*`float64`, which the number `s` is"):
+        bt.jit("metal")(lambda x, s: x * s).lower(torch.ones(3), 2.5).compile()
+    for kind in KINDS:
+        lowered = bt.jit(kind)(lambda x: x + 1 if x.sum() > 0 else x - 1).lower(torch.ones(3))
+        with pytest.raises(RuntimeError, match=r"BT211.*\n.*chooses between its kernels"):
+            lowered.compile()
     with pytest.raises(RuntimeError, match=r"BT211.*rocm.*\n.*it has no `float64`"):
         bt.jit("rocm")(lambda x: torch.exp(x)).lower(torch.ones(3).double()).compile()
     with pytest.raises(RuntimeError, match=r"BT211.*\n.*`sort` would run through torch"):

@@ -20,6 +20,7 @@ from babytriton.passes.gpu.portable import (
     with_short_vectors,
     without_unrolling,
     without_vectors,
+    without_words,
 )
 from babytriton.passes.gpu.reduction import Reduction
 from babytriton.passes.gpu.rows_and_columns import RowsAndColumns
@@ -53,7 +54,7 @@ def _portable(*finish: Callable[[IRModule], IRModule]) -> Backend:
     """One of those that are given source alone."""
     return Backend(
         rules=PORTABLE_RULES,
-        finish=finish,
+        finish=(without_words, *finish),
         rows=Rowwise(),
         together=RowwiseTogether(),
         points=Elementwise(),

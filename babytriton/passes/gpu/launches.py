@@ -33,6 +33,22 @@ def tensors_of(mod: IRModule) -> dict[str, list[tirx.Var]]:
     }
 
 
+def numbers_of(mod: IRModule) -> dict[str, dict[str, str]]:
+    """By the kernel's name, the numbers that its function computes for it, and how."""
+    return {
+        of_launch(name, place): _numbers(func, kernel)
+        for name, func in in_order_of_calls(mod).items()
+        for place, kernel in enumerate(kernels_of(func))
+    }
+
+
+def _numbers(func: tirx.PrimFunc, kernel: tirx.For) -> dict[str, str]:
+    inside = {bind.var for bind in nodes(kernel, tirx.Bind)}
+    told = [bind for bind in nodes(func.body, tirx.Bind) if bind.var not in inside]
+    used = set(nodes(kernel.body, ir.Var))
+    return {bind.var.name: str(extent_of(bind.value)) for bind in told if bind.var in used}
+
+
 def _tensors(func: tirx.PrimFunc, kernel: tirx.For) -> list[tirx.Var]:
     written = {store.buffer for store in nodes(kernel, tirx.BufferStore)}
     used = {*written, *(load.source for load in nodes(kernel, ir.TensorLoad))}
@@ -78,7 +94,7 @@ def extent_of(extent: ir.Expr) -> int | str:
         return extent_of(extent.value)
     # Of sizes, which are not negative, both are one.
     extent = tvm_ffi.structural_map(extent, (tirx.Div, lambda x: tirx.floordiv(x.a, x.b)))
-    return re.sub(r"T\.int64\((-?\d+)\)|T\.", r"\1", str(extent))
+    return re.sub(r"T\.int64\((-?\d+)\)|T\.(?:Cast\(\"int64\", (\w+)\))?", r"\1\2", str(extent))
 
 
 def _sizes(extents: dict[str, int | str], kind: str) -> tuple[int | str, ...]:

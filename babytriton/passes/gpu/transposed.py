@@ -74,7 +74,8 @@ class Transposed(ScheduleRule):
         across = None if program is None else axis_across(program)
         if program is None or across is None:
             return None
-        return written_out(sch.mod["main"], tiled(program, across))
+        has_layers = target.kind.name != "webgpu"  # it takes the last axis for its first
+        return written_out(sch.mod["main"], tiled(program, across, has_layers))
 
 
 def axis_across(program: Program) -> int | None:
@@ -149,7 +150,7 @@ def _fits(program: Program, across: int, loads: Sequence[ir.TensorLoad], unit: i
     )
 
 
-def tiled(program: Program, across: int) -> Statements:
+def tiled(program: Program, across: int, has_layers: bool = True) -> Statements:
     """The kernel in square tiles of the last axis and another, after what it is told."""
     block = program.blocks[0]
     (column, width), (row, height) = program.elements[-1], program.elements[across]
@@ -165,7 +166,8 @@ def tiled(program: Program, across: int) -> Statements:
     ]
     # What stands for a number of a tile until it is known which one it is.
     numbers = [tirx.Var(tile.name, tile.ty.dtype) for tile in tiles]
-    grid = Grid(parts(width, side), parts(height, side), product(n for _, n in others))
+    layers = product(n for _, n in others)
+    grid = Grid(parts(width, side), parts(height, side), layers, has_layers)
 
     def of_load(load: ir.TensorLoad) -> ir.Expr:
         same = (n for n, other in zip(numbers, found) if tvm_ffi.structural_equal(load, other))
@@ -260,15 +262,19 @@ class Grid:
         columns: how many tiles lie side by side.
         rows: how many of these lie below each other.
         layers: how many of these there are.
+        has_layers: whether a GPU has an axis for them.
     """
 
-    def __init__(self, columns: Extent, rows: Extent, layers: Extent) -> None:
+    def __init__(
+        self, columns: Extent, rows: Extent, layers: Extent, has_layers: bool = True
+    ) -> None:
         self.before: Statements = []
         self._axes: list[Axis] = []
         self.extents = {"blockIdx.z": layers, "blockIdx.y": rows, "blockIdx.x": columns}
         if is_one(layers):
             del self.extents["blockIdx.z"]
-        if all(isinstance(count, int) and count <= GRID for count in (rows, layers)):
+            has_layers = True
+        if has_layers and all(isinstance(count, int) and count <= GRID for count in (rows, layers)):
             return
         columns, first = told("tile_columns", columns)
         rows, second = told("tile_rows", rows)
