@@ -21,7 +21,7 @@ from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
 from babytriton.frontend.texts import Texts
-from babytriton.ops.value import Text, Value, values_in
+from babytriton.ops.value import NeedsConstant, Text, Value, values_in
 
 
 class CodeGenerator(Loops, Contexts, Texts):
@@ -55,6 +55,8 @@ class CodeGenerator(Loops, Contexts, Texts):
         raised = None if node.exc is None else self.visit(node.exc)
         kind = raised if isinstance(raised, type) else type(raised)
         if self.program.apart:
+            if self.program.deciding:
+                raise NeedsConstant(self.program.deciding)
             self.fail(errors.RaisedApart(self.span(node), kind.__name__))
         why = "" if isinstance(raised, type) else str(raised)
         self.fail(errors.PythonError(self.span(node), kind.__name__, why or "no message"))

@@ -233,10 +233,11 @@ class ControlFlow(Visitor):
         """
         program = self.program
         base, effects = program.state(), program.builder.effects
-        paths = (
-            follow(program, self.scope, live, then),
-            follow(program, self.scope, live, orelse),
-        )
+        with program.decided_by(condition.arguments):
+            paths = (
+                follow(program, self.scope, live, then),
+                follow(program, self.scope, live, orelse),
+            )
         join = Join(program)
         result = join_results(join, paths[0].result, paths[1].result)
         # What is returned is out of reach of any write that follows.

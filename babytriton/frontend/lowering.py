@@ -276,9 +276,15 @@ def _compiled(
             program.captures.keep(value)
     function = function_of(fn)
     if isinstance(fn, types.MethodType) and fn.__func__ is function:
-        first = function.__code__.co_varnames[0]
-        names = {first: fn.__self__, **names}
-        program.captures.name(fn.__self__, first)
+        code = function.__code__
+        if code.co_argcount:
+            first = code.co_varnames[0]
+            names = {first: fn.__self__, **names}
+            program.captures.name(fn.__self__, first)
+        else:  # it is one of any arguments that the function takes
+            rest = code.co_varnames[code.co_kwonlyargcount]
+            names[rest] = (fn.__self__, *names[rest])
+            program.captures.name(fn.__self__, "self")
     scope = Scope(names, fn=function)
     program.scopes.append(scope)
     body = CodeGenerator(program, source, scope)

@@ -150,6 +150,8 @@ class Program:
     """Of the functions that are being compiled, the innermost last."""
     apart: int = 0
     """Of how many parts, that the run decides on, what is being compiled is a part."""
+    deciding: frozenset[str] = frozenset()
+    """Arguments of which constants would leave one path of a branch around what is compiled."""
     loops: dict[ast.AST, LoopNotes] = field(default_factory=dict)
     """What is known of loops that were compiled before, as the bodies of others are."""
     _named: list[Value] = field(default_factory=list)
@@ -229,6 +231,15 @@ class Program:
                 yield region
         finally:
             self.apart -= 1
+
+    @contextlib.contextmanager
+    def decided_by(self, arguments: frozenset[str]) -> Iterator[None]:
+        """Inside, the paths of a branch are compiled that some arguments decide on."""
+        before, self.deciding = self.deciding, self.deciding | arguments
+        try:
+            yield
+        finally:
+            self.deciding = before
 
     def state(self) -> State:
         """What the functions being compiled could change, as it is now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -112,6 +112,27 @@ def _tensor(site: Site, data: Any, **_: Any) -> Any:
     return constant(torch.tensor(data, dtype=site.dtype, device="cpu"))
 
 
+def _by_class(site: Site, *given: Any, **_: Any) -> Any:
+    """What a class of tensors makes of numbers, or of sizes: then torch leaves the values open."""
+    return _tensor(site, *given) if _are_numbers(given) else _zeros(site)
+
+
+def _type_by_class(dtype: torch.dtype | None) -> Callable[..., torch.Tensor]:
+    """The same as a meta tensor."""
+
+    def made(*given: Any, device: Any = None) -> torch.Tensor:
+        own = dtype or torch.get_default_dtype()
+        if _are_numbers(given):
+            return torch.tensor(given[0], dtype=own)
+        return torch.empty(*given or (0,), dtype=own)
+
+    return made
+
+
+def _are_numbers(given: Sequence[Any]) -> bool:
+    return len(given) == 1 and not isinstance(given[0], (int, torch.Size))
+
+
 def _scalar_tensor(site: Site, s: Any, **_: Any) -> Any:
     return _tensor(site, s)
 
@@ -127,6 +148,20 @@ def _name(site: Site) -> str:
 def _of_fill(grad: Any, result: Any, input: Any, value: Any) -> Any:
     return torch.zeros_like(input), grad
 
+
+_CLASSES: dict[Any, torch.dtype | None] = {
+    torch.Tensor: None,
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16,
+    torch.BFloat16Tensor: torch.bfloat16,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8,
+    torch.BoolTensor: torch.bool,
+}
 
 ROWS: tuple[Op, ...] = (
     Op("zeros", (torch.zeros,), _zeros),
@@ -151,6 +186,10 @@ ROWS: tuple[Op, ...] = (
         _tensor,
         scalars=True,
         gradient=stops,
+    ),
+    *(
+        Op(cls.__name__, (cls,), _by_class, meta=_type_by_class(dtype), gradient=stops)
+        for cls, dtype in _CLASSES.items()
     ),
     Op("scalar_tensor", (torch.scalar_tensor,), _scalar_tensor, scalars=True, gradient=stops),
     Op("new_tensor", (T.new_tensor,), _new_tensor, scalars=True, gradient=stops),

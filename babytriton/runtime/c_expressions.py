@@ -267,7 +267,8 @@ class _Parser:
             self.expect(operator)
             own = left.within(_POSTFIX)
             if operator == "[":
-                left = _Printed(f"{own}[{self._within(True, self.conditional).text}]", _POSTFIX)
+                text = f"{own}[{self._within(True, self.conditional).text}]"
+                left = _Printed(text, _POSTFIX, None, left.type)
                 self.expect("]")
             elif operator == "(":
                 given = self._arguments()
@@ -293,15 +294,15 @@ def _without_casts(
 ) -> tuple[_Printed, _Printed, str | None]:
     """The operands of an operation without casts that it makes by itself; and its type.
 
-    A first operand keeps its cast, but in products: with the parentheses of a sum that is added,
-    it would be added before to what stands in front of it, in fewer bits.
+    A first operand keeps its cast, but in products and comparisons: with the parentheses of a sum
+    that is added, it would be added before to what stands in front of it, in fewer bits.
     """
     if operator in _SHIFTS:
         return left, right.narrow or right, left.type
     if left.type == right.type == _WIDE:
         if right.narrow is not None:
             right = right.narrow
-        elif left.narrow is not None and operator == "*":
+        elif left.narrow is not None and (operator == "*" or BINARY[operator] in _COMPARISONS):
             left = left.narrow
     is_known = left.type is not None and right.type is not None
     widest = _WIDE if _WIDE in (left.type, right.type) else _INT

@@ -39,7 +39,7 @@ _STATEMENT = re.compile(r"^(\s*)(.*?);$", re.S)
 _DECLARATION = re.compile(r"^((?:const )?(?:[a-z]\w* )+\*?)(\w+) = (.*)$", re.S)
 _LOOP = re.compile(r"^(\s*)for \((\w+) (\w+) = (.*?); (.*?); (.*?)\) \{$")
 # What declares an integer, or several at places.
-_INTEGER = re.compile(r"\b(int|int64_t) (\w+)\b")
+_INTEGER = re.compile(r"\b(int|int64_t)(?:\* __restrict__)? (\w+)\b")
 _CONDITION = re.compile(r"^(\s*)(if|while|\} else if) \((.*)\) \{$")
 
 

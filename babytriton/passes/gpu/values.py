@@ -38,6 +38,8 @@ _CHOICE = "if_then_else"
 _LONG = ("int64", "uint64")
 """What CUDA's functions give as another type of as many bits, which is not that of the others."""
 
+_FUNCTIONS = (ir.Call, tirx.Max, tirx.Min)
+
 _PURE = 1
 """Of TVM's kinds of effects: those up to this are none."""
 
@@ -96,8 +98,20 @@ def _variable(name: str, dtype: str) -> tirx.Var:
 
 
 def named_values(mod: IRModule) -> IRModule:
-    """Kernels whose stores compute no number twice."""
-    return rewrite(mod, tirx.BufferStore, _with_names)
+    """Kernels whose stores compute no number twice, nor what chooses between statements."""
+    mod = rewrite(mod, tirx.BufferStore, _with_names)
+    return rewrite(mod, tirx.IfThenElse, _with_name_of_test)
+
+
+def _with_name_of_test(stmt: tirx.IfThenElse) -> tirx.Stmt:
+    """A choice between statements, after a place that it tests and these use, if there is one."""
+    test = _with_choices(stmt.condition)
+    found: Any = tirx.IfThenElse(test, stmt.then_case, stmt.else_case)
+    place = _repeated([test])
+    if not isinstance(place, tirx.Select):
+        return stmt
+    variable = _variable(_name(place), dtype_of(place))
+    return sequence([tirx.Bind(variable, place), _replaced(found, place, variable)])
 
 
 def _with_names(store: tirx.BufferStore) -> tirx.Stmt:
@@ -128,9 +142,11 @@ def _with_choices(value: ir.Expr) -> ir.Expr:
         return load.source.scope() == "local" or StructuralKey(load) in read
 
     def chosen(call: ir.Call) -> ir.Expr:
-        if function_name(call) != _CHOICE or dtype_of(call) in _LONG:
+        if function_name(call) != _CHOICE:
             return call
         condition, *sides = call.args
+        if dtype_of(call) in _LONG and any(nodes(sides, kind) for kind in _FUNCTIONS):
+            return call
         loads = [load for side in sides for load in nodes(side, ir.TensorLoad)]
         calls = [inner for side in sides for inner in nodes(side, ir.Call)]
         is_plain = all(_is_pure(inner) and function_name(inner) != _CHOICE for inner in calls)
@@ -182,7 +198,7 @@ def _parts(expr: ir.Expr, always: bool = True) -> Iterator[tuple[ir.Expr, bool]]
 def _is_result(expr: ir.Expr) -> bool:
     """Whether an expression is a number that takes something to compute."""
     if isinstance(expr, tirx.Select):
-        return dtype_of(expr) in _FLOATS
+        return dtype_of(expr) in (*_FLOATS, *_LONG)
     if isinstance(expr, ir.Call):
         return _is_pure(expr) and dtype_of(expr) in _FLOATS and function_name(expr) != _CHOICE
     return type(expr) in _NAMES and dtype_of(expr) in _FLOATS
@@ -213,6 +229,6 @@ def _name(expr: ir.Expr) -> str:
     return f"{function.strip('_').removesuffix('f')}_value"
 
 
-def _replaced(expr: ir.Expr, old: ir.Expr, new: tirx.Var) -> ir.Expr:
+def _replaced(expr: Any, old: ir.Expr, new: tirx.Var) -> Any:
     same = (type(old), lambda part: new if tvm_ffi.structural_equal(part, old) else part)
     return tvm_ffi.structural_map(expr, same)

@@ -1,5 +1,7 @@
 """Samples of ops/creation.py."""
 
+from typing import Any
+
 import torch
 
 from tests.conformance.sample import ALL, FLOATS, NUMBERS, Sample, t
@@ -11,6 +13,10 @@ EACH = (torch.float32, torch.bfloat16, torch.int32, torch.bool)
 # What is random must only have torch's shape and dtype: the sample returns no value of it.
 def _shape_of(x: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(x.float()) | True
+
+
+def _of_class(cls: Any) -> Any:
+    return lambda x: (x, cls([[1, 0, 1], [0, 0, 1]]))
 
 
 SAMPLES = (
@@ -45,6 +51,17 @@ SAMPLES = (
     Sample("tensor", lambda x: x + torch.as_tensor(2.5), (t(2, 3),), EACH),
     Sample("tensor", lambda x: (x, torch.tensor([True, False])), (t(1),), F32),
     Sample("tensor", lambda x, s: x * torch.tensor(s), (t(2, 3), 0.3), FLOATS),
+    Sample("Tensor", lambda x: x * torch.Tensor([1.5, 2.0, 3.0]), (t(2, 3),), FLOATS),
+    Sample("Tensor", lambda x: torch.cat([x, torch.Tensor([1e10])]), (t(3),), F32),
+    Sample("Tensor", lambda x: x + torch.Tensor(3).zero_(), (t(3),), F32),
+    *(
+        Sample(cls.__name__, _of_class(cls), (t(3),), F32)
+        for cls in (
+            *(torch.FloatTensor, torch.DoubleTensor, torch.HalfTensor, torch.BFloat16Tensor),
+            *(torch.LongTensor, torch.IntTensor, torch.ShortTensor, torch.CharTensor),
+            *(torch.ByteTensor, torch.BoolTensor),
+        )
+    ),
     Sample("scalar_tensor", lambda x: x + torch.scalar_tensor(2), (t(3),), EACH),
     Sample("new_tensor", lambda x: x + x.new_tensor([1, 0, 1]), (t(2, 3),), ALL),
     Sample("rand", lambda x: _shape_of(torch.rand(3, 7) + torch.rand_like(x)), (t(3, 7),)),
