@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tvm import relax
-from tvm.ir import GlobalVar, Var
+from tvm.ir import GlobalVar, PrimType, Var
 from tvm.relax.script import builder as R
 from tvm.relax.utils import copy_with_new_vars
 from tvm.script.ir_builder import IRBuilder
@@ -161,10 +161,15 @@ class Regions:
     ) -> Function:
         self.used = True
         name, is_pure = self._builder.unique(name), self._builder.effects == 0
-        empty = relax.Function.create_empty(list(parameters), results, is_pure=is_pure)
-        return Function(
-            I.decl_function(name, empty), name, parameters, results, free, is_pure, self._is_back
-        )
+        own = [var for var in parameters if not any(var.same_as(each) for each in free)]
+        sizes = [var for var in free if isinstance(var.ty, PrimType)]
+        others = [var for var in free if not isinstance(var.ty, PrimType)]
+        taken = [*own, *others]
+        if sizes:  # As a shape: what its numbers are is known where types are derived from calls.
+            taken.append(Var("sizes", relax.ShapeType(sizes)))
+        empty = relax.Function.create_empty(taken, results, is_pure=is_pure)
+        variable = I.decl_function(name, empty)
+        return Function(variable, name, taken, results, free, is_pure, self._is_back)
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,10 @@ class Function:
         I.def_function(self.name, copy_with_new_vars(function))
 
     def call(self, arguments: Sequence[relax.Expr]) -> relax.Call:
-        return relax.Call(self.variable, [*arguments, *self.free])
+        sizes = [var for var in self.free if isinstance(var.ty, PrimType)]
+        others = [var for var in self.free if not isinstance(var.ty, PrimType)]
+        shape = [relax.ShapeExpr(sizes)] if sizes else []
+        return relax.Call(self.variable, [*arguments, *others, *shape])
 
 
 def free_in(region: Region, result: relax.Expr, bound: Sequence[Var]) -> list[Var]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import importlib
 import pickle
@@ -523,3 +524,35 @@ def test_a_size_is_no_dtype() -> None:
     with pytest.raises(ValueError, match="is a dtype"):
         bt.Tensor["n", "float16"]
     assert bt.Tensor["n", "k"].shape == ("n", "k")
+
+
+class Scaled:
+    by = torch.full((3,), 2.0)
+
+    @torch.no_grad()
+    def plain(self, x, more=0):
+        return x * self.by + more
+
+    @staticmethod
+    def wrapped(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, twice=False, **kwargs):
+            return fn(*args, **kwargs) * (2 if twice else 1)
+
+        return wrapper
+
+
+class Wrapped(Scaled):
+    @Scaled.wrapped
+    def shifted(self, x, more=0):
+        return x + self.by + more
+
+
+def test_methods_that_take_any_arguments() -> None:
+    one = torch.ones(3)
+    plain = bt.jit("cpu")(Scaled().plain)
+    assert plain(one).tolist() == [2.0] * 3
+    assert plain(one, more=1).tolist() == [3.0] * 3
+    shifted = bt.jit("cpu")(Wrapped().shifted)
+    assert shifted(one, 1, twice=True).tolist() == [8.0] * 3
+    assert shifted(x=one).tolist() == [3.0] * 3

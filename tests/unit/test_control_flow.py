@@ -824,3 +824,57 @@ def test_what_a_failed_attempt_called_is_not_told() -> None:
     x = torch.eye(5) + torch.rand(5, 5) / 10
     torch.testing.assert_close(inverses(x), inverses.fn(x))
     assert len(inverses.lower(x).compile().fallbacks) == 10
+
+
+def while_early(x, v):
+    for t in range(40):
+        if t < 20:
+            x = x * v[t]
+    return x
+
+
+def zeros_of_a_size(x, n):
+    if n > 0:
+        y = x * 2
+    else:
+        y = torch.zeros(x.shape[0], x.shape[1])
+    for t in range(40):
+        y = y + x
+        if t > 35:
+            y = y * torch.ones(x.shape)
+    return y
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_parts_know_their_sizes(dynamic: bool | None) -> None:
+    early = bt.jit("cpu", dynamic=dynamic)(while_early)
+    zeros = bt.jit("cpu", dynamic=dynamic)(zeros_of_a_size)
+    for size in (2, 3, 5):
+        x, v = torch.rand(size, requires_grad=True), torch.rand(40, size, requires_grad=True)
+        torch.testing.assert_close(early(x, v), while_early(x, v))
+        ours = torch.autograd.grad(early(x, v).sum(), (x, v))
+        torch.testing.assert_close(ours, torch.autograd.grad(while_early(x, v).sum(), (x, v)))
+        y = torch.rand(size, 4, requires_grad=True)
+        for n in (torch.tensor(0), torch.tensor(1)):
+            torch.testing.assert_close(zeros(y, n), zeros_of_a_size(y, n))
+            (grad,) = torch.autograd.grad(zeros(y, n).sum(), y)
+            (wanted,) = torch.autograd.grad(zeros_of_a_size(y, n).sum(), y)
+            torch.testing.assert_close(grad, wanted)
+    compiled = bt.jit("cpu", dynamic=True)(zeros_of_a_size).lower(y, torch.tensor(0)).compile()
+    assert compiled.fallbacks == ()
+
+
+def test_raise_where_a_float_decides() -> None:
+    @bt.jit("cpu")
+    def positive(x, alpha: float, reduction: str = "none"):
+        if alpha <= 0:
+            raise ValueError(f"alpha must be positive, got {alpha}")
+        if reduction == "mean":
+            return (x * alpha).mean()
+        return x * alpha
+
+    x = torch.ones(3)
+    assert positive(x, 0.5).tolist() == [0.5] * 3
+    assert positive(x, 2.5, reduction="mean") == 2.5
+    with pytest.raises(bt.CompileError, match=r"(?s)BT.*alpha must be positive, got -1.0"):
+        positive(x, -1.0)
