@@ -36,8 +36,11 @@ from babytriton.ops.value import Scalar
 UNROLL = 32
 """Steps of a loop that are written out one after the other; more are run as a loop."""
 
+AT_MOST = 128
+"""The same where they cannot be run as a loop."""
+
 NESTED = 4
-"""The same for a loop around another one, if it can be run as a loop at all."""
+"""Steps that are written out of a loop around another one, if it can be run as a loop at all."""
 
 
 class Loops(Assignments, ControlFlow):
@@ -48,18 +51,25 @@ class Loops(Assignments, ControlFlow):
         count = items.count()
         if isinstance(count, Scalar):
             return self._ended(node, self._run_counting(node, items, 0, count))
-        short = isinstance(count, int) and count <= UNROLL
-        if short and count > NESTED and is_numbered(items) and _holds_loop(node):
-            start = self.program.mark()
-            try:
-                return self._ended(node, self._looped(node, items, count))
-            except CompileError:
-                if self.program.has_acted(start):
-                    raise
-                self.program.undo(start)
-        if short or not is_numbered(items):
+        if not is_numbered(items):
             return self._ended(node, self._written_out(node, items, 0, count))
-        return self._ended(node, self._looped(node, items, count))
+        if not isinstance(count, int):
+            return self._ended(node, self._looped(node, items, count))
+        holds_loop = _holds_loop(node)
+        if count <= (NESTED if holds_loop else UNROLL):
+            return self._ended(node, self._written_out(node, items, 0, count))
+        start = self.program.mark()
+        try:
+            return self._ended(node, self._looped(node, items, count))
+        except CompileError as error:
+            if count > (UNROLL if holds_loop else AT_MOST) or self.program.has_acted(start):
+                raise
+            refused = error
+        self.program.undo(start)
+        try:
+            return self._ended(node, self._written_out(node, items, 0, count))
+        except CompileError:
+            raise refused from None
 
     def _looped(self, node: ast.For, items: Items, count: Any) -> Exits:
         """Run the steps of a for loop, the first by itself where it must be."""

@@ -580,7 +580,7 @@ def test_none_before_a_loop() -> None:
 def test_names_exchange_tensors_and_lists() -> None:
     def f(x):
         p, q, a, b = x * 1, torch.ones(3), [x], [x * 2]
-        for _ in range(41):
+        for _ in range(201):
             p, q = q, p
             p += 1
             a, b = b, a
@@ -647,14 +647,14 @@ def test_a_list_with_two_names_on_one_path(cut: bool) -> None:
 def test_tensors_that_may_be_parts_of_others_are_not_written() -> None:
     def exchanged(x):
         p, q = x, torch.ones(3)
-        for _ in range(41):
+        for _ in range(201):
             p, q = q, p
             p += 1
         return q
 
     def rebound(x):
         r = x[0]
-        for i in range(33):
+        for i in range(201):
             r = x[i % 3]
         r += 10
         return x
@@ -878,3 +878,58 @@ def test_raise_where_a_float_decides() -> None:
     assert positive(x, 2.5, reduction="mean") == 2.5
     with pytest.raises(bt.CompileError, match=r"(?s)BT.*alpha must be positive, got -1.0"):
         positive(x, -1.0)
+
+
+def appended(x):
+    found = []
+    for t in range(40):
+        x = x * 0.9 + t
+        found.append(x)
+    return torch.stack(found)
+
+
+def advantages(rewards, values, last):
+    found, following = torch.zeros_like(rewards), 0
+    for t in reversed(range(40)):
+        if t == 39:
+            next_values = last
+        else:
+            next_values = values[t + 1]
+        delta = rewards[t] + 0.99 * next_values - values[t]
+        found[t] = following = delta + 0.9 * following
+    return found
+
+
+def overlapped(frames):
+    y = torch.zeros(40 * 3 + 5)
+    for i in range(40):
+        y[i * 3 : i * 3 + 8] += frames[i]
+    return y
+
+
+@pytest.mark.parametrize(
+    ("fn", "arguments"),
+    [
+        (appended, [(3,)]),
+        (advantages, [(40, 2), (40, 2), (1, 2)]),
+        (overlapped, [(40, 8)]),
+    ],
+)
+def test_what_is_no_loop_is_written_out(fn, arguments) -> None:
+    given = [torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in arguments]
+    found, expected = bt.jit("cpu")(fn)(*given), fn(*given)
+    torch.testing.assert_close(found, expected)
+    ours = torch.autograd.grad(found.sum(), given)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected.sum(), given))
+
+
+def test_longer_ones_are_refused() -> None:
+    @bt.jit("cpu")
+    def longer(x):
+        found = []
+        for t in range(129):
+            found.append(x + t)
+        return found
+
+    with pytest.raises(bt.CompileError, match="BT021"):
+        longer(X)
