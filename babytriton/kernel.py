@@ -146,6 +146,8 @@ class KernelFunction:
             if name in self._annotations and isinstance(value, torch.Tensor):
                 self._annotations[name].check(name, value, sizes)
         signature = Signature.of(self._parameters.names, values)
+        for path, value in signature.objects().items():
+            raise errors.ArgumentType(None, path, f"an instance of {type(value).__name__}").error()
         target = self.target or target_of(signature)
         return LoweredKernel.of(self.fn, self._parameters, signature, target, self.bounds_check)
 

@@ -16,6 +16,7 @@ from babytriton.frontend.signature import (
     ConstSpec,
     DictSpec,
     FloatSpec,
+    ObjectSpec,
     SequenceSpec,
     Spec,
     TensorSpec,
@@ -198,7 +199,7 @@ class _Maker:
                 self.argument(item, each)
         elif isinstance(spec, FloatSpec):
             self._leaves.append(self._attempt.know("default", bound))
-        elif not isinstance(spec, ConstSpec):
+        elif not isinstance(spec, (ConstSpec, ObjectSpec)):
             raise NoShortcut
 
     def function(self) -> Shortcut:
@@ -264,6 +265,11 @@ class _Maker:
             if not isinstance(value, torch.Tensor):
                 raise NoShortcut  # a box, or an array
             self._tensor(self._leaf(place), value, spec.type)
+            return
+        if isinstance(spec, ObjectSpec):
+            if value is not spec.value:
+                raise NoShortcut  # the program watches the other one
+            attempt.require(f"{place} is {attempt.know('itself', value)}")
             return
         attempt.require(f"type({place}) is {attempt.know('kind', type(value))}")
         if isinstance(spec, FloatSpec):

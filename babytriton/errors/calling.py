@@ -30,7 +30,10 @@ class ArgumentType(CallDiagnostic):
     hint = "{instead}"
     name: str
     type: str
-    instead: str = "pass tensors, numbers, strings, None, or tuples, lists and dicts of these"
+    instead: str = (
+        "pass tensors, numbers, strings, None, functions, modules, objects of classes, "
+        "or tuples, lists and dicts of these"
+    )
 
 
 @dataclass(frozen=True)

@@ -274,6 +274,8 @@ def _compiled(
     for value in values:
         if isinstance(value, (list, dict, tuple)):
             program.captures.keep(value)
+    for path, value in signature.objects().items():
+        program.captures.name(value, path)
     function = function_of(fn)
     if isinstance(fn, types.MethodType) and fn.__func__ is function:
         code = function.__code__

@@ -12,6 +12,7 @@ import torch
 
 from babytriton import errors
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.objects import is_constant, is_object, object_key
 from babytriton.frontend.parameters import Absent
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
@@ -28,7 +29,7 @@ from babytriton.types import (
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _unwrapped = torch._C._functorch.get_unwrapped
 
-CONSTANTS = (bool, int, str, type(None), torch.dtype, torch.device, Absent)
+CONSTANTS = (bool, int, str, range, type(None), torch.dtype, torch.device, Absent)
 """Python values that are part of the program: another value is another program."""
 
 
@@ -72,6 +73,24 @@ class ConstSpec:
         return repr(self.value)
 
 
+@dataclass(frozen=True, eq=False)
+class ObjectSpec:
+    """A function, a class, a module or another object that the program knows."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectSpec) and object_key(self.value) == object_key(other.value)
+
+    def __hash__(self) -> int:
+        return hash(object_key(self.value))
+
+    def __str__(self) -> str:
+        if is_constant(self.value):
+            return repr(self.value)
+        return getattr(self.value, "__qualname__", None) or f"a {type(self.value).__qualname__}"
+
+
 @dataclass(frozen=True)
 class SequenceSpec:
     """A tuple or list of arguments, and its class."""
@@ -94,7 +113,7 @@ class DictSpec:
         return f"{{{', '.join(f'{k!r}: {v}' for k, v in zip(self.keys, self.items))}}}"
 
 
-Spec = TensorSpec | FloatSpec | ConstSpec | SequenceSpec | DictSpec
+Spec = TensorSpec | FloatSpec | ConstSpec | ObjectSpec | SequenceSpec | DictSpec
 
 
 @dataclass(frozen=True)
@@ -159,6 +178,15 @@ class Signature:
     def leaves(self) -> list[Leaf]:
         """The tensors and variable floats, in the order in which a call passes them."""
         return [leaf for name, spec in zip(self.names, self.specs) for leaf in _leaves(name, spec)]
+
+    def objects(self) -> dict[str, Any]:
+        """Of the arguments those that are neither tensors nor constants, by their paths."""
+        return {
+            path: spec.value
+            for name, own in zip(self.names, self.specs)
+            for path, spec in _parts(name, own)
+            if isinstance(spec, ObjectSpec)
+        }
 
     @property
     def is_symbolic(self) -> bool:
@@ -268,7 +296,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return (kind, *[(name, _key(item)) for name, item in value.items()])
     # The type as well: True, 1 and 1.0 are equal, and mean different programs.
-    return (kind, value)
+    return (kind, value) if isinstance(value, CONSTANTS) else object_key(value)
 
 
 def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
@@ -329,7 +357,7 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
         return DictSpec(tuple(value), tuple(items))
     if isinstance(value, CONSTANTS):
         return ConstSpec(value)
-    return _refuse_type(path, value)
+    return ObjectSpec(value) if is_object(value) else _refuse_type(path, value)
 
 
 def _require(path: str, spec: Spec, given: Spec) -> None:
@@ -401,14 +429,21 @@ def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> Tenso
 
 
 def _leaves(path: str, spec: Spec) -> Iterator[Leaf]:
-    if isinstance(spec, (TensorSpec, FloatSpec)):
-        yield Leaf(path, spec)
-    elif isinstance(spec, SequenceSpec):
+    for place, part in _parts(path, spec):
+        if isinstance(part, (TensorSpec, FloatSpec)):
+            yield Leaf(place, part)
+
+
+def _parts(path: str, spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """What is in sequences and dicts, each part with its path."""
+    if isinstance(spec, SequenceSpec):
         for i, item in enumerate(spec.items):
-            yield from _leaves(f"{path}[{i}]", item)
+            yield from _parts(f"{path}[{i}]", item)
     elif isinstance(spec, DictSpec):
         for key, item in zip(spec.keys, spec.items):
-            yield from _leaves(f"{path}[{key!r}]", item)
+            yield from _parts(f"{path}[{key!r}]", item)
+    else:
+        yield path, spec
 
 
 def _collect(path: str, value: Any, static: frozenset[str], found: list[Any]) -> None:
@@ -429,7 +464,7 @@ def rebuild(spec: Spec, leaf: Callable[[], Any]) -> Any:
     """The Python object a spec describes, with ``leaf()`` for each tensor and float in order."""
     if isinstance(spec, (TensorSpec, FloatSpec)):
         return leaf()
-    if isinstance(spec, ConstSpec):
+    if isinstance(spec, (ConstSpec, ObjectSpec)):
         return spec.value
     items = [rebuild(item, leaf) for item in spec.items]
     if isinstance(spec, DictSpec):
