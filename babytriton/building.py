@@ -143,7 +143,7 @@ def sources(
         "cuda": lambda: cuda_source(built, full=full),
         "ptx": lambda: cuda.ptx(built.cuda(), arch),
         "sass": lambda: cuda.sass(built.cuda(), arch),
-        "llvm": lambda: portable.for_amd(built.llvm(), _comments(mod)),
+        "llvm": lambda: llvm_source(mod, built),
         "asm": built.asm,
         **dict.fromkeys(LANGUAGES, lambda: portable.in_language(built.portable(), _comments(mod))),
     }
@@ -154,6 +154,12 @@ def cuda_source(built: Executable, *, full: bool) -> str:
     source = built.cuda()
     own = source.partition(_OWN.strip())[2]
     return source if full or not own else own.strip()
+
+
+def llvm_source(mod: IRModule, built: Executable) -> str:
+    """The LLVM IR of all kernels; headed by what they compute where it is the source that is given."""
+    source = built.llvm()
+    return portable.for_amd(source, _comments(mod)) if built.target.kind == "rocm" else source
 
 
 def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch, ...]:
