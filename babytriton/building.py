@@ -157,7 +157,7 @@ def cuda_source(built: Executable, *, full: bool) -> str:
 
 
 def llvm_source(mod: IRModule, built: Executable) -> str:
-    """The LLVM IR of all kernels; headed by what they compute where it is the source that is given."""
+    """The LLVM IR of all kernels; for AMD headed by what they compute."""
     source = built.llvm()
     return portable.for_amd(source, _comments(mod)) if built.target.kind == "rocm" else source
 
