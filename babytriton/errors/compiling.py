@@ -52,8 +52,26 @@ class DataDependent(Diagnostic):
     code = "BT006"
     title = "`{what}` needs the numbers in a tensor"
     label = "they are known only at run time"
-    hint = "keep it a tensor, or compute it outside and pass it as an argument"
+    hint = "{instead}"
     what: str
+    instead: str = "keep it a tensor, or compute it outside and pass it as an argument"
+
+    @classmethod
+    def of_call(cls, span: Span, name: str) -> DataDependent:
+        """Of a call of one of torch's functions."""
+        instead = _WITHOUT_NUMBERS.get(name)
+        return cls(span, name) if instead is None else cls(span, name, instead)
+
+
+_SELECTED = (
+    "torch.where(mask, a, b) keeps the size, and (x * mask).sum() adds up what a mask selects"
+)
+_WITHOUT_NUMBERS = {
+    "getitem": f"{_SELECTED}; x[i + torch.arange(n)] has a known length",
+    **dict.fromkeys(("masked_select", "nonzero", "argwhere"), _SELECTED),
+    "bincount": "torch.zeros(n).index_add(0, x, torch.ones(len(x))) counts up to a known number",
+}
+"""What to write in place of functions whose results have as many elements as numbers say."""
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,14 @@ def _bind(
         at.fail(errors.WrongArguments(at.span(node), name, str(error)))
 
 
+_SCALED = (
+    *(torch.add, torch.sub, torch.subtract),
+    *(torch.Tensor.add, torch.Tensor.sub, torch.Tensor.subtract),
+    *(torch.Tensor.add_, torch.Tensor.sub_, torch.Tensor.subtract_),
+)
+"""What adds a tensor times ``alpha``."""
+
+
 def _torch(
     at: CodeGenerator,
     node: ast.AST,
@@ -251,6 +259,9 @@ def _torch(
     kwargs: dict[str, Any],
 ) -> Any:
     name = getattr(fn, "__name__", str(fn))
+    if fn in _SCALED and isinstance(factor := kwargs.get("alpha"), Value):
+        # A tensor that stands for a number is one.
+        kwargs = {**kwargs, "alpha": at.number(node, builtins.kind_of(factor), factor)}
     at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         return at.program.builder.call(fn, args, kwargs)
@@ -278,6 +289,10 @@ def _python(
     if values_in((args, kwargs)) and not _takes_values(fn):
         why = f"{_module_of(fn) or 'it'} works on numbers, not on the program's tensors"
         instead = "use torch's function of that name, or return the tensor and call it outside"
+        if _module_of(fn).startswith("torch.distributions"):
+            instead = (
+                "write out its formula, such as -0.5 * z**2 - log(sigma), with torch's functions"
+            )
         at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
     return at.python(node, fn, *args, **kwargs)
 

@@ -403,7 +403,7 @@ class Program:
             raise
         except IllTyped as error:
             if isinstance(error, NeedsData):
-                self.fail(errors.DataDependent(span, what))
+                self.fail(errors.DataDependent.of_call(span, what))
             types = _and([describe(operand) for operand in _listed(operands)])
             why = " ".join(str(error).split()) or "torch refuses them"
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
@@ -424,7 +424,7 @@ class Program:
         except DataDependent as error:
             if error.what == "bool":
                 self.fail(errors.TensorCondition(span, _and(_described(operands)) or "a tensor"))
-            self.fail(errors.DataDependent(span, error.what))
+            self.fail(errors.DataDependent.of_call(span, error.what))
         except RecursionError:
             self.fail(errors.TooDeep(span, what, len(self.trail)))
         finally:

@@ -42,8 +42,7 @@ def arithmetic(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Scalar:
     kinds: list[Any] = [kind_of(arg) for arg in args]
     divides = fn in _DIVISIONS and _divides(fn, args, kinds)
     bits = fn in _BITS and float not in kinds
-    # To other powers, Python gives numbers of other kinds, or none.
-    powers = fn is operator.pow and type(args[1]) is int and args[1] >= 0
+    powers = fn is operator.pow and _has_power(args, kinds)
     if not (fn in _TOTAL or divides or bits or powers):
         raise constant_needed(fn.__name__, args)
     # Every kind has a one, and no operator above refuses it.
@@ -52,6 +51,17 @@ def arithmetic(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Scalar:
     wide = [_as_int(builder, arg) for arg in args]
     arguments = frozenset[str]().union(*(arg.arguments for arg in wide if isinstance(arg, Scalar)))
     return Scalar(builder, builder.build(fn, tuple(wide), {}, meta), sample, arguments)
+
+
+def _has_power(args: tuple[Any, ...], kinds: list[Any]) -> bool:
+    """Whether a power is of one kind whatever the numbers: others Python gives as complex ones.
+
+    One that is too large, or of zero, is infinite, as tensors have it.
+    """
+    base, exponent = args
+    if type(exponent) is int and exponent >= 0:
+        return True
+    return kinds == [float, int] or (type(base) is float and base > 0)
 
 
 def _divides(fn: Callee, args: tuple[Any, ...], kinds: list[Any]) -> bool:

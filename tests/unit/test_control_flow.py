@@ -137,6 +137,16 @@ def test_int_float_and_item() -> None:
     check(f, *SIGNS)
 
 
+def test_powers_to_numbers_of_the_run_time() -> None:
+    def f(x, beta: float):
+        steps, n = x.abs().sum().item(), int(x.abs().sum())
+        return 0.5**steps, 2.0**n, beta**steps, beta**n, steps**3, x * (1 - beta**steps)
+
+    check(f, *((x, beta) for (x,) in SIGNS for beta in (0.9, 0.5)))
+    with pytest.raises(bt.CompileError, match="pow"):
+        bt.jit("cpu")(lambda x: 2 ** int(x.sum()))(X)
+
+
 def test_conditional_expressions() -> None:
     def f(x):
         y = x * 2 if x.sum() > 0 else (x * 3 if x[0] < -1 else -x)
@@ -933,3 +943,12 @@ def test_longer_ones_are_refused() -> None:
 
     with pytest.raises(bt.CompileError, match="BT021"):
         longer(X)
+
+
+def test_factors_that_tensors_hold() -> None:
+    def f(x, y, rate):
+        x.add_(y, alpha=-rate)
+        return torch.sub(x, y, alpha=rate * 2) + x.add(y, alpha=rate)
+
+    rate = torch.tensor(0.5)
+    check(f, *((x.clone(), x * 3, rate) for (x,) in SIGNS))
