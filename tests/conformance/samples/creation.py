@@ -16,7 +16,7 @@ def _shape_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def _of_class(cls: Any) -> Any:
-    return lambda x: (x, cls([[1, 0, 1], [0, 0, 1]]))
+    return lambda x: (x + 1, cls([[1, 0, 1], [0, 0, 1]]))
 
 
 SAMPLES = (
