@@ -43,6 +43,13 @@ def order_key(x: Any, *, nan: str = "max", signed_zeros: bool = True) -> Any:
     return tirx.Select(isnan(x), wins, key)
 
 
+def key_type(dtype: str) -> str:
+    """The dtype of the numbers that are told apart by their :func:`order_key`."""
+    if dtype.startswith(("float", "bfloat")):
+        return "float64" if dtype == "float64" else "float32"
+    return "int64" if dtype == "int64" else "int32"
+
+
 def from_order_key(key: Any, dtype: str) -> Any:
     """The number whose :func:`order_key` it is."""
     if not dtype.startswith(("float", "bfloat")):

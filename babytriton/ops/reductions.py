@@ -183,12 +183,18 @@ def _extreme_index(largest: bool) -> Build:
             def key(*index: Any) -> Any:
                 return numerics.order_key(x(*index), nan=nan, signed_zeros=False)
 
-            best = axes.reduce(name, key, reducer)
+            best = axes.reduce(f"{name}_key", key, reducer)
+            wide = numerics.key_type(str(x.dtype))
+            top = axes.each(name, lambda *i: numerics.from_order_key(best(*i), wide))
 
             def place(*index: Any) -> Any:
-                position = axes.position(index).astype(counter)
-                other = axes.count(counter)
-                return tirx.Select(key(*index) == axes.at(best, index), position, other)
+                value, wanted = x(*index).astype(wide), axes.at(top, index)
+                is_found = value == wanted
+                if "float" in wide:  # NaN equals none
+                    are_nan = tirx.And(numerics.isnan(value), numerics.isnan(wanted))
+                    is_found = tirx.Or(is_found, are_nan)
+                position, other = axes.position(index).astype(counter), axes.count(counter)
+                return tirx.Select(is_found, position, other)
 
             first = axes.reduce("first", place, te.min)
             return axes.each("index", lambda *i: first(*i).astype("int64"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+import tvm_ffi
 from tvm import ir, sym, tirx
 
 from babytriton.passes.gpu.writing import as_expr, number
@@ -74,3 +75,18 @@ def split(place: ir.Expr, axes: Sequence[Axis]) -> dict[tirx.Var, ir.Expr]:
         found[var] = place if n == 0 else rest(place, as_expr(extent))
         place = divided(place, as_expr(extent))
     return found
+
+
+def put_together(expr: ir.Expr) -> ir.Expr:
+    """An expression in which numbers are whole that are split, and counted together again."""
+    return tvm_ffi.structural_map(expr, (tirx.Add, _whole))
+
+
+def _whole(added: tirx.Add) -> ir.Expr:
+    lines, rest = added.a, added.b
+    for divided, left in ((tirx.FloorDiv, tirx.FloorMod), (tirx.Div, tirx.Mod)):
+        if isinstance(rest, left) and isinstance(lines, tirx.Mul) and isinstance(lines.a, divided):
+            pairs = ((lines.a.a, rest.a), (lines.a.b, rest.b), (lines.b, rest.b))
+            if all(tvm_ffi.structural_equal(one, other) for one, other in pairs):
+                return rest.a
+    return added

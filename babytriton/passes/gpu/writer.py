@@ -12,7 +12,7 @@ from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
 from babytriton.passes.gpu.choices import choice
-from babytriton.passes.gpu.extents import split
+from babytriton.passes.gpu.extents import put_together, split
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writing import (
     LANE,
@@ -405,7 +405,8 @@ class Writer:
 
         # Those first that are read at places which are read as well.
         expr = tvm_ffi.structural_map(expr, (ir.TensorLoad, of_vector), order="pre")
-        return self.at(tvm_ffi.structural_map(expr, (ir.TensorLoad, of_load)), element)
+        found = self.at(tvm_ffi.structural_map(expr, (ir.TensorLoad, of_load)), element)
+        return put_together(found) if len(self.program.elements) > 1 else found
 
     def place(self, access: Access, first: ir.Expr) -> ir.Expr:
         """The position of the first of some elements."""
