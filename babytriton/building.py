@@ -25,7 +25,7 @@ from babytriton.passes.updates import IN_PLACE
 from babytriton.plan import KernelLaunch
 from babytriton.runtime import cuda, executable, portable
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.readable import Listing, readable
+from babytriton.runtime.readable import Listing, fitted, readable
 from babytriton.runtime.resources import resources
 from babytriton.targets import Target
 
@@ -57,8 +57,10 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
         ours = readable(written, _comments(mod), streamed(mod))
         called = cuda_code.Called.of(ours)
         preamble = Listing.of(ours).preamble
-        kernels = called.named(ours.removeprefix(preamble)) if source is None else source
-        return preamble + _OWN + called.source("" if source is None else source) + kernels
+        if source is None:
+            kernels = fitted(called.named(ours.removeprefix(preamble)))
+            return preamble + _OWN + called.source("") + kernels
+        return preamble + _OWN + called.source(source) + source
 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 

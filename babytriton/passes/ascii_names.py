@@ -20,7 +20,7 @@ def in_ascii(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if var.name.isascii():
             return var
         if var not in renamed:
-            name = ascii_of(var.name)
+            name = variable_name(var.name)
             name = free(name, taken) if name in taken else name
             taken.add(name)
             renamed[var] = ir.Var(name, var.ty)
@@ -33,8 +33,12 @@ def ascii_of(name: str) -> str:
     """A name without what ASCII lacks; letters without their accents."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(c for c in plain if not unicodedata.combining(c))
-    plain = re.sub(r"[^\x00-\x7f]", "_", plain)
-    # Names of underscores alone are those of compilers.
+    return re.sub(r"[^\x00-\x7f]", "_", plain)
+
+
+def variable_name(name: str) -> str:
+    """The same for a variable: names of underscores alone are those of compilers."""
+    plain = ascii_of(name)
     return plain if plain.strip("_") else "v"
 
 

@@ -13,7 +13,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import is_users
-from babytriton.passes.ascii_names import ascii_of, free, in_ascii
+from babytriton.passes.ascii_names import ascii_of, free, in_ascii, variable_name
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, parts_of
 from babytriton.passes.launch_names import END, of_launch
 from babytriton.passes.names import RESULTS, has_name, is_given, returned, users_name, with_vars
@@ -289,8 +289,8 @@ def named_after(func: tirx.PrimFunc, arguments: Sequence[ir.Expr]) -> tirx.PrimF
     names: dict[ir.Var, str] = {}
     # Names as they are come first, then those that are not ASCII.
     for param, name in sorted(given.items(), key=lambda x: not x[1].isascii()):
-        if ascii_of(name) not in taken:
-            names[param] = ascii_of(name)
+        if variable_name(name) not in taken:
+            names[param] = variable_name(name)
             taken.add(names[param])
     for param in func.params:
         if param not in names:  # What it is called may be the name of another one now.

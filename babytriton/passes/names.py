@@ -23,7 +23,7 @@ RESULTS = "babytriton.results"
 _TVMS = re.compile(r"compute|T_\w+|\w+_red")
 
 # What TVM adds to the names of what passes between the parts of a kernel.
-_BETWEEN = re.compile(r"_intermediate(_\d+)?$")
+_BETWEEN = re.compile(r"_intermediate(_\d+)*$")
 
 # What the user's names of what passes between the parts have at their ends, until all is merged.
 _MARK = "_of_user"

@@ -115,6 +115,16 @@ def readable(
     return listing.preamble + "\n".join(kernels)
 
 
+def fitted(text: str) -> str:
+    """Kernels with parameters and statements on several lines where they are too long for one."""
+    kernels = Listing.of(text).kernels
+    for kernel in kernels.values():
+        head, brace, body = _with_short_head(kernel).partition(" {\n")
+        lines = [within(line, _WIDTH) for line in body.split("\n")]
+        text = text.replace(kernel, head + brace + "\n".join(lines))
+    return text
+
+
 def _kernel(text: str, streamed: Set[str]) -> str:
     text = text.replace("(uint)4294967295", "0xffffffff")
     text = _with_names(_with_bools_together(text))
@@ -122,9 +132,7 @@ def _kernel(text: str, streamed: Set[str]) -> str:
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
     lines = [head + "{", *declared_late(_with_short_loops(_without_moves(lines))), ""]
-    text = _with_streams(_with_constants("\n".join(lines)), streamed)
-    head, brace, body = _with_short_head(text).partition(" {\n")
-    return head + brace + "\n".join(within(line, _WIDTH) for line in body.split("\n"))
+    return _with_streams(_with_constants("\n".join(lines)), streamed)
 
 
 def _with_bools_together(text: str) -> str:

@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
     chosen = 0.0f;
   } else {
     float chosen_1;
-    if ((int64_t)0 <= labels[block] && labels[block] < (int64_t)1024) {
+    if (0 <= labels[block] && labels[block] < 1024) {
       chosen_1 = 0.0f - (x[(int64_t)block * 1024 + labels[block]] - top_of_row - log_total_of_row);
     } else {
       chosen_1 = CUDART_NAN_F;

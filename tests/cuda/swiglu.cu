@@ -28,8 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
   for (int lane = 0; lane < 8; ++lane) {
     swiglu_vector[lane] =
         (half)(0.25f * (float)gate_vector[lane]
-        * fast_reciprocal(0.25f
-        + 0.25f * fast_exp(-(float)gate_vector[lane]))) * x_vector[lane];
+        * fast_reciprocal(0.25f + 0.25f * fast_exp(-(float)gate_vector[lane]))) * x_vector[lane];
   }
   *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)swiglu_vector;
 }

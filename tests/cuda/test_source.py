@@ -262,7 +262,7 @@ INTEGERS = {"i": "int", "j": "int", "n": "int64_t", "m": "int64_t"}
         ("((((int64_t)i) * (int64_t)32) + ((int64_t)j))", "(int64_t)i * 32 + j"),
         ("(((int64_t)i) * n)", "i * n"),
         ("(n * ((int64_t)(i + j)))", "n * (i + j)"),
-        ("(((int64_t)i) < n)", "(int64_t)i < n"),
+        ("(((int64_t)i) < n)", "i < n"),
         ("(n < ((int64_t)i))", "n < i"),
         ("x[(((int64_t)i) + (((int64_t)j) + n))]", "x[(int64_t)i + (int64_t)j + n]"),
         ("((int)((m + (int64_t)255) >> (int64_t)8))", "(int)((m + 255) >> 8)"),
