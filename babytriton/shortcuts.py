@@ -359,7 +359,12 @@ class _Maker:
                 for name, value in zip(runner.names, values)
                 if value in attempt.shapes and value not in self._formats
             }
-            lines, outputs = direct.lines(shapes)
+            addresses = {
+                name: attempt.addresses[value]
+                for name, value in zip(runner.names, values)
+                if value in attempt.addresses
+            }
+            lines, outputs = direct.lines(shapes, addresses)
             attempt.write(*lines)
             return outputs.__getitem__
         if unreadable and runner.differentiated is not None:

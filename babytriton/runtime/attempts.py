@@ -47,6 +47,8 @@ class Attempt:
         self._are_named = False
         self.shapes: dict[str, str] = {}
         """For a tensor's variable, that for its shape; for those that have one."""
+        self.addresses: dict[str, str] = {}
+        """The same for where it lies, which kernels of a GPU are told."""
 
     def know(self, name: str, value: Any) -> str:
         """A variable for a value that is the same at every call."""
@@ -135,8 +137,12 @@ class Attempt:
             enabled = f"{self.know('enabled', torch.is_grad_enabled)}()"
             self.require(enabled if torch.is_grad_enabled() else f"not {enabled}")
         plain = [name for name in names if name not in unreadable]
-        on_gpu = [name for name in plain if given[name].is_cuda]
-        self.require(*(f"{name}.data_ptr() % {ALIGNMENT} == 0" for name in on_gpu))
+        on_gpu = [name for name in plain if _is_on_gpu(given[name])]
+        if on_gpu:
+            own = {name: f"address_of_{name}" for name in on_gpu}
+            self.write(*(f"{address} = {name}.data_ptr()" for name, address in own.items()))
+            self.require(f"({' | '.join(own.values())}) % {ALIGNMENT} == 0")
+            self.addresses |= own
         for name in unreadable & shapes.keys():
             # They are copied, whatever their strides; others have programs of their own.
             lies = MemoryFormat.of if name in formats else _lies
@@ -228,6 +234,10 @@ class Attempt:
         source = "\n    ".join(["def attempt(args, kwargs):", *self._lines])
         exec(source, self._known)
         return on_device(device, self._known["attempt"])
+
+
+def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def _reach(tensor: torch.Tensor) -> int:

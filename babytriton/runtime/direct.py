@@ -122,14 +122,17 @@ class DirectLauncher:
         """The variables that are to hold the program's parameters."""
         return self._program.parameters
 
-    def lines(self, shapes: Mapping[str, str]) -> tuple[list[str], Sequence[str]]:
+    def lines(
+        self, shapes: Mapping[str, str], addresses: Mapping[str, str] = _NOTHING
+    ) -> tuple[list[str], Sequence[str]]:
         """Python that runs the program, and the variables that it leaves the outputs in.
 
         Args:
             shapes: for some parameters, a variable that holds the shape.
+            addresses: for some, a variable that holds where they lie.
         """
         sizes, results = list(self._sizes(shapes)), self._program.results
-        steps = list(self._steps({}))
+        steps = list(self._steps({}, addresses))
         if self._is_never_large:
             return [*sizes, *_reported(steps)], results
         outputs = [f"output{i}" for i in range(len(results))]
@@ -163,7 +166,7 @@ class DirectLauncher:
         ]
         names = [*program.parameters, *(f"place{i}" for i in range(len(program.results)))]
         return self._defined(
-            names, [*copies, *self._steps(ours, are_torchs=False), *others, "return"], self._of_any
+            names, [*copies, *self._steps(ours, None), *others, "return"], self._of_any
         )
 
     def _defined(
@@ -190,12 +193,15 @@ class DirectLauncher:
                 yield f"{known[tensor]} = {tensor}.shape"
             yield f"{name} = {known[tensor]}[{axis}]"
 
-    def _steps(self, places: Mapping[str, str], are_torchs: bool = True) -> Iterator[str]:
+    def _steps(
+        self, places: Mapping[str, str], addresses: Mapping[str, str] | None
+    ) -> Iterator[str]:
         """Lines that run the steps, and let go of what none after them needs.
 
         Args:
             places: for some of what kernels write, the variable that has the memory for it.
-            are_torchs: whether all tensors are torch's.
+            addresses: for some tensors, a variable that holds where they lie; None if these are not
+                torch's.
         """
         program = self._program
         written = {name for step in program.steps for name in step.written}
@@ -211,8 +217,8 @@ class DirectLauncher:
                     given = f"{_tuple(shape)}, {_tuple(strides)}, dtype_{output.dtype.name}"
                     yield f"{output.name} = allocate({given})"
                 arguments = [*step.arguments, *step.written]
-                if are_torchs and self._is_on_gpu:
-                    arguments = _by_address(arguments, step.kinds)
+                if addresses is not None and self._is_on_gpu:
+                    arguments = _by_address(arguments, step.kinds, addresses)
                 yield f"kernel_{step.kernel}({', '.join(arguments)})"
             else:
                 results = f"{_list(step.written)} = " if step.written else ""
@@ -223,7 +229,9 @@ class DirectLauncher:
                 yield f"del {', '.join(over)}"
 
 
-def _by_address(given: Sequence[str], kinds: Sequence[Kind]) -> list[str]:
+def _by_address(
+    given: Sequence[str], kinds: Sequence[Kind], addresses: Mapping[str, str]
+) -> list[str]:
     """What a kernel of a GPU is given for tensors, of variables for these.
 
     Those are addresses, where it knows all else: tvm-ffi hands over a number faster than a tensor.
@@ -231,7 +239,7 @@ def _by_address(given: Sequence[str], kinds: Sequence[Kind]) -> list[str]:
     """
     last = max(n for n, kind in enumerate(kinds) if kind in (Kind.ADDRESS, Kind.TENSOR))
     return [
-        f"{name}.data_ptr()" if kind == Kind.ADDRESS and n < last else name
+        addresses.get(name, f"{name}.data_ptr()") if kind == Kind.ADDRESS and n < last else name
         for n, (name, kind) in enumerate(zip(given, kinds))
     ]
 

@@ -9,9 +9,12 @@ import torch
 import tvm
 
 import babytriton as bt
+from babytriton.jit import REGISTRY
 from babytriton.plan import Kind
-from babytriton.runtime import direct
+from babytriton.runtime import attempts, direct
+from babytriton.runtime.attempts import MISSED
 from babytriton.runtime.dispatch import Launcher
+from babytriton.shortcuts import Moment
 from tests.conformance.gpu import TARGET
 from tests.emulator import emulator
 
@@ -170,6 +173,27 @@ def test_kernels_are_given_addresses_of_tensors_that_they_know() -> None:
     known, told = check(scaled, x, w, 0.5), check(scaled, x, w, 0.5, dynamic=True)
     assert kinds(known) == [Kind.FLOAT, Kind.ADDRESS, Kind.ADDRESS, Kind.ADDRESS]
     assert kinds(told) == [Kind.FLOAT, Kind.TENSOR, Kind.TENSOR, Kind.TENSOR]
+
+
+def test_where_tensors_lie_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, in the place of a GPU's tensors and of its kernel."""
+
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x * w + 1
+
+    x, w = torch.randn(4, 8), torch.randn(8)
+    jitted = check(scaled, x, w)
+    launcher, given = runner(jitted), []
+    (kernel,) = (name for name in launcher.known if name.startswith("kernel_"))
+    monkeypatch.setattr(attempts, "_is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(launcher, "_is_on_gpu", True)
+    monkeypatch.setitem(launcher.known, kernel, lambda *args: given.append(args))
+    shortcut = jitted._specializations.newest.shortcut((x, w), {}, Moment.now(REGISTRY))
+    result = shortcut((x, w), {})
+    assert given == [(x.data_ptr(), w.data_ptr(), result)]
+    apart = torch.randn(33)[1:].reshape(4, 8)
+    assert shortcut((apart, w), {}) is MISSED
+    assert len(given) == 1
 
 
 @needs_gpu
