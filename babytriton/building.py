@@ -23,10 +23,11 @@ from babytriton.passes.gpu.streaming import streamed
 from babytriton.passes.straight_line import has_branches
 from babytriton.passes.updates import IN_PLACE
 from babytriton.plan import KernelLaunch
-from babytriton.runtime import cuda, executable, portable
+from babytriton.runtime import cuda, executable
 from babytriton.runtime.executable import Executable
-from babytriton.runtime.readable import Listing, fitted, readable
 from babytriton.runtime.resources import resources
+from babytriton.runtime.text import other_kernels
+from babytriton.runtime.text.cuda_kernels import Listing, fitted, readable
 from babytriton.targets import Target
 
 LANGUAGES = ("metal", "opencl", "webgpu")
@@ -147,7 +148,9 @@ def sources(
         "sass": lambda: cuda.sass(built.cuda(), arch),
         "llvm": lambda: llvm_source(mod, built),
         "asm": built.asm,
-        **dict.fromkeys(LANGUAGES, lambda: portable.in_language(built.portable(), _comments(mod))),
+        **dict.fromkeys(
+            LANGUAGES, lambda: other_kernels.in_language(built.portable(), _comments(mod))
+        ),
     }
 
 
@@ -158,10 +161,15 @@ def cuda_source(built: Executable, *, full: bool) -> str:
     return source if full or not own else own.strip()
 
 
+def portable_source(mod: IRModule, built: Executable) -> str:
+    """The kernels for a GPU without CUDA, in the language of its kind."""
+    return other_kernels.in_language(built.portable(), _comments(mod))
+
+
 def llvm_source(mod: IRModule, built: Executable) -> str:
     """The LLVM IR of all kernels; for AMD headed by what they compute."""
     source = built.llvm()
-    return portable.for_amd(source, _comments(mod)) if built.target.kind == "rocm" else source
+    return other_kernels.for_amd(source, _comments(mod)) if built.target.kind == "rocm" else source
 
 
 def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch, ...]:

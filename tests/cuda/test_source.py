@@ -16,8 +16,8 @@ import torch.nn.functional as F
 import babytriton as bt
 from babytriton import config
 from babytriton.runtime import cuda
-from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, number, simplified
-from babytriton.runtime.readable import Listing, readable
+from babytriton.runtime.text.cuda_kernels import Listing, readable
+from babytriton.runtime.text.expressions import NotAnExpressionError, assigned, number, simplified
 from tests.conformance import gpu
 from tests.cuda import functions
 from tests.emulator import emulator

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from babytriton.runtime.readable import Listing
+from babytriton.runtime.text.cuda_kernels import Listing
 
 # As tvm.support.nvcc calls it, without -O3: most of the time is spent in ptxas. And without
 # fast-math, as babytriton compiles: torch's results are those of precise functions.

@@ -151,7 +151,7 @@ def copy_vector(width: int, to: Place, source: Place) -> list[tirx.Stmt]:
 
     if width == 1:
         return each("lane", width, one)
-    if str(to[0].ty.dtype) == "bool":  # of which TVM has no vectors: `readable.py` makes them
+    if str(to[0].ty.dtype) == "bool":  # of which TVM has no vectors: `runtime/text/` makes them
         return each(BOOLS, width, one)
     # Of as many bits as positions: else TVM does not see a vector where positions need them all.
     lane = tirx.Var("lane", "int64")

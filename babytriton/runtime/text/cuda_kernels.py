@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, count
 
-from babytriton.runtime.c_declarations import declared_late
-from babytriton.runtime.c_expressions import NotAnExpressionError, assigned, simplified
-from babytriton.runtime.c_lines import within
+from babytriton.runtime.text.declarations import declared_late
+from babytriton.runtime.text.expressions import NotAnExpressionError, assigned, simplified
+from babytriton.runtime.text.lines import within
 
 # Brackets, and what stands in them.
 _GROUP = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from babytriton.runtime.c_lines import within
+from babytriton.runtime.text.lines import within
 
 CASES = {
     "  a = b + c;": "  a = b + c;",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from babytriton.runtime.c_expressions import BINARY
+from babytriton.runtime.text.expressions import BINARY
 
 # What a line may be broken before, and after.
 _BEFORE = re.compile(rf" ({'|'.join(map(re.escape, [*BINARY, '?', ':']))}) ")

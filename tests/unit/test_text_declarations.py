@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from babytriton.runtime.c_declarations import declared_late
+from babytriton.runtime.text.declarations import declared_late
 
 # A body of a kernel, and what becomes of it.
 CASES = {
