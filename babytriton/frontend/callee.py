@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,3 +76,28 @@ def _torch_compiled(fn: Any) -> Any:
 
 def _in_dynamo(module: str) -> bool:
     return module.startswith("torch._dynamo")
+
+
+def signature_of_node(
+    args: ast.arguments, defaults: Sequence[Any], keyword_defaults: Sequence[Any]
+) -> inspect.Signature:
+    """The parameters of a ``def`` or ``lambda``, as ``inspect`` describes those of a function."""
+    kinds = inspect.Parameter
+    positional = [*args.posonlyargs, *args.args]
+    required = len(positional) - len(defaults)
+    parameters = [
+        kinds(
+            arg.arg,
+            kinds.POSITIONAL_ONLY if i < len(args.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
+            default=defaults[i - required] if i >= required else kinds.empty,
+        )
+        for i, arg in enumerate(positional)
+    ]
+    if args.vararg:
+        parameters.append(kinds(args.vararg.arg, kinds.VAR_POSITIONAL))
+    for arg, default, given in zip(args.kwonlyargs, keyword_defaults, args.kw_defaults):
+        shown = kinds.empty if given is None else default
+        parameters.append(kinds(arg.arg, kinds.KEYWORD_ONLY, default=shown))
+    if args.kwarg:
+        parameters.append(kinds(args.kwarg.arg, kinds.VAR_KEYWORD))
+    return inspect.Signature(parameters)

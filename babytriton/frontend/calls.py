@@ -7,18 +7,26 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import beyond, builtins, effects, modules, outside, own_gradients
-from babytriton.frontend.callee import seen_through, signature_of
+from babytriton.frontend.callables import (
+    MUTATORS,
+    belongs_to_torch,
+    is_hashable,
+    is_users,
+    module_of,
+    root,
+    takes_values,
+)
+from babytriton.frontend.callee import seen_through, signature_of, signature_of_node
 from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
@@ -54,7 +62,7 @@ class LocalFunction:
 
     def signature(self) -> inspect.Signature:
         """The parameters as ``inspect`` describes those of a function."""
-        return _signature_of(self.node.args, self.defaults, self.keyword_defaults)
+        return signature_of_node(self.node.args, self.defaults, self.keyword_defaults)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Plain Python such as functools.reduce or sorted calls what it was handed.
@@ -93,87 +101,119 @@ def _is_method(owner: Any, found: Any) -> bool:
     if not isinstance(found, types.BuiltinMethodType):
         return False
     if isinstance(owner, types.ModuleType):
-        return _root(found) == owner.__name__.partition(".")[0]
+        return root(found) == owner.__name__.partition(".")[0]
     return not isinstance(found.__self__, types.ModuleType | None)
-
-
-def _root(fn: Any) -> str:
-    """The package that a function is of."""
-    return _module_of(fn).partition(".")[0].removeprefix("_")
 
 
 def call(
     at: CodeGenerator, node: ast.AST, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Compile a call of whatever ``fn`` is."""
-    args, kwargs = tuple(args), dict(kwargs)
-    fn = seen_through(fn)
-    if isinstance(fn, Method):
-        if fn.fn is torch.Tensor.item:
-            return at.number(node, builtins.kind_of(fn.value), fn.value)
-        if fn.fn is torch.Tensor.backward:
-            _refuse(at, node, fn.fn)
-        return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
-    if fn is super and not args:
-        return _super(at, node)
-    if (fn is getattr or fn is hasattr) and len(args) > 1 and isinstance(args[1], str):
-        return (_getattr if fn is getattr else _hasattr)(at, node, *args)
-    if isinstance(fn, functools.partial):
-        held = _held(at, fn)
-        return call(at, node, fn.func, (*held[0], *args), {**held[1], **kwargs})
-    if fn is functools.update_wrapper and args and isinstance(args[0], LocalFunction):
-        return _wrapping(*args, **kwargs)
-    _refuse(at, node, fn)
-    if effects.is_effect(fn):
-        return effects.emit(at, node, fn, args, kwargs)
-    if fn is torch.is_grad_enabled:
-        return _records_gradients(at)
-    if isinstance(fn, LocalFunction):
-        return _inline_local(at, node, fn, args, kwargs)
-    if isinstance(fn, torch.nn.Module):
-        return modules.call(at, node, fn, args, kwargs)
-    if has_row(at, fn):
-        return _torch(at, node, fn, args, kwargs)
-    if beyond.is_beyond_torch(fn):
-        with _at_one_place(at, node, args, kwargs):
-            return beyond.call(at, node, fn, args, kwargs)
-    if hasattr(fn, "__babytriton_kernel__"):
-        with _at_one_place(at, node, args, kwargs):
-            return calling.call(at, node, fn, args, kwargs)
-    plain = getattr(fn, "__babytriton_function__", None)
-    if plain is not None:
-        with beyond.rows_of(at, fn):
-            return call(at, node, plain, args, kwargs)
-    if _hashable(fn) and fn in builtins.ON_VALUES and values_in((args, kwargs)):
-        return at.python(node, builtins.ON_VALUES[fn], *args, **kwargs)
-    if fn in (bool, int, float) and len(args) == 1 and isinstance(args[0], Value):
-        return at.number(node, fn, args[0])
-    if _hashable(fn) and (fn in builtins.ITERATORS or fn in (len, list, tuple)):
-        args = tuple(modules.items(at, arg) for arg in args)
-        return at.python(node, builtins.ITERATORS.get(fn, fn), *args, **kwargs)
-    if isinstance(fn, types.MethodType):
-        function = fn.__func__
-        # Modules of torch.nn are written in terms of functions that are rows.
-        if isinstance(fn.__self__, torch.nn.Module) and modules.lists(fn):
-            return at.python(node, modules.listed, at, fn, args, kwargs)
-        if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
-            return inline(at, node, function, (fn.__self__, *args), kwargs)
-        return call(at, node, function, (fn.__self__, *args), kwargs)
-    if _belongs_to_torch(fn) and not isinstance(getattr(fn, "__self__", None), torch.Size):
-        return _torch(at, node, fn, args, kwargs)
-    if isinstance(fn, types.FunctionType) and (values_in((args, kwargs)) or _is_users(fn)):
-        return inline(at, node, fn, args, kwargs)
+    """Compile a call of whatever ``fn`` is: by the first of ``KINDS`` that it is one of."""
+    args, kwargs, fn = tuple(args), dict(kwargs), seen_through(fn)
+    kind = next(kind for kind in KINDS if kind.has(at, fn, (args, kwargs)))
+    return kind.call(at, node, fn, args, kwargs)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Calls that are compiled in one way.
+
+    Attributes:
+        has: whether a call is one of these, by what is called and its arguments.
+        call: compiles one.
+    """
+
+    has: Callable[[CodeGenerator, Any, tuple[tuple[Any, ...], dict[str, Any]]], bool]
+    call: Callable[[CodeGenerator, ast.AST, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _tensors_method(
+    at: CodeGenerator, node: ast.AST, fn: Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if fn.fn is torch.Tensor.item:
+        return at.number(node, builtins.kind_of(fn.value), fn.value)
+    if fn.fn is torch.Tensor.backward:
+        _refused(at, node, fn.fn)
+    return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
+
+
+def _partial(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    held, named = _held(at, fn)
+    return call(at, node, fn.func, (*held, *args), {**named, **kwargs})
+
+
+def _beyond_torch(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with _at_one_place(at, node, args, kwargs):
+        return beyond.call(at, node, fn, args, kwargs)
+
+
+def _kernel(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with _at_one_place(at, node, args, kwargs):
+        return calling.call(at, node, fn, args, kwargs)
+
+
+def _compiled(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with beyond.rows_of(at, fn):
+        return call(at, node, fn.__babytriton_function__, args, kwargs)
+
+
+def _iterator(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    args = tuple(modules.items(at, arg) for arg in args)
+    return at.python(node, builtins.ITERATORS.get(fn, fn), *args, **kwargs)
+
+
+def _method(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    function = fn.__func__
+    # Modules of torch.nn are written in terms of functions that are rows.
+    if isinstance(fn.__self__, torch.nn.Module) and modules.lists(fn):
+        return at.python(node, modules.listed, at, fn, args, kwargs)
+    if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
+        return inline(at, node, function, (fn.__self__, *args), kwargs)
+    return call(at, node, function, (fn.__self__, *args), kwargs)
+
+
+def _object(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return call(at, node, inspect.getattr_static(type(fn), "__call__"), (fn, *args), kwargs)
+
+
+def _asks_for_attribute(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -> bool:
+    args, _ = given
+    asks = fn is getattr or fn is hasattr
+    return asks and len(args) > 1 and isinstance(args[1], str)
+
+
+def _is_one_of(fn: Any, known: Container[Any]) -> bool:
+    return is_hashable(fn) and fn in known
+
+
+def _is_torchs(at: CodeGenerator, fn: Any, given: Any) -> bool:
+    return belongs_to_torch(fn) and not isinstance(getattr(fn, "__self__", None), torch.Size)
+
+
+def _is_callable_object(at: CodeGenerator, fn: Any, given: Any) -> bool:
     method = inspect.getattr_static(type(fn), "__call__", None)
-    if not isinstance(fn, type) and isinstance(method, types.FunctionType):
-        return call(at, node, method, (fn, *args), kwargs)
-    return _python(at, node, fn, args, kwargs)
+    return not isinstance(fn, type) and isinstance(method, types.FunctionType)
 
 
-def _refuse(at: CodeGenerator, node: ast.AST, fn: Any) -> None:
-    """Fail where a call has no meaning within a program."""
-    refused = outside.refusal(fn)
-    if refused is not None:
-        at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *refused))
+def _refused(at: CodeGenerator, node: ast.AST, fn: Any, *_: Any) -> NoReturn:
+    """Fail: a call has no meaning within a program."""
+    why = outside.refusal(fn)
+    assert why is not None
+    at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *why))
 
 
 def inline(
@@ -204,7 +244,7 @@ def inline(
 
 def has_row(at: CodeGenerator, fn: Any) -> bool:
     """Whether a row of the operator table says how a function is compiled."""
-    row = at.program.builder.table.get(fn) if _hashable(fn) else None
+    row = at.program.builder.table.get(fn) if is_hashable(fn) else None
     return row is not None and not row.inlined
 
 
@@ -278,7 +318,7 @@ def _python(
         why = "how far the iterator has gone is decided at run time"
         at.fail(errors.UnsupportedCall(at.span(node), name, why, "loop over its items"))
     owner = getattr(fn, "__self__", None)
-    if name in _MUTATORS and at.program.captures.is_outside(owner):
+    if name in MUTATORS and at.program.captures.is_outside(owner):
         at.fail(errors.CapturedContainer(at.span(node), type(owner).__name__))
     if effects.defers(fn, (args, kwargs)):
         return Text(fn, *args, **kwargs)
@@ -286,10 +326,10 @@ def _python(
         why = "functools.lru_cache keeps results from call to call, a program does not"
         instead = f"call the function behind it: {name}.__wrapped__"
         at.fail(errors.UnsupportedCall(at.span(node), name, why, instead))
-    if values_in((args, kwargs)) and not _takes_values(fn):
-        why = f"{_module_of(fn) or 'it'} works on numbers, not on the program's tensors"
+    if values_in((args, kwargs)) and not takes_values(fn):
+        why = f"{module_of(fn) or 'it'} works on numbers, not on the program's tensors"
         instead = "use torch's function of that name, or return the tensor and call it outside"
-        if _module_of(fn).startswith("torch.distributions"):
+        if module_of(fn).startswith("torch.distributions"):
             instead = (
                 "write out its formula, such as -0.5 * z**2 - log(sigma), with torch's functions"
             )
@@ -318,6 +358,12 @@ def _held(at: CodeGenerator, partial: functools.partial[Any]) -> tuple[Any, dict
     return args, lift(Place(f"{path}.keywords", lambda: partial.keywords), partial.keywords)
 
 
+def _named_attribute(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return (_getattr if fn is getattr else _hasattr)(at, node, *args)
+
+
 def _getattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str, *default: Any) -> Any:
     try:
         return attribute(at, node, owner, name)
@@ -335,7 +381,7 @@ def _hasattr(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> bool:
     return found
 
 
-def _records_gradients(at: CodeGenerator) -> bool:
+def _records_gradients(at: CodeGenerator, *_: Any) -> bool:
     """``torch.is_grad_enabled()``: as it is at the call, but in blocks that turn it off."""
     now = torch.is_grad_enabled()
     place = Place("torch.is_grad_enabled()", torch.is_grad_enabled)
@@ -344,7 +390,7 @@ def _records_gradients(at: CodeGenerator) -> bool:
     return now and not at.program.builder.tape.is_off
 
 
-def _super(at: CodeGenerator, node: ast.AST) -> Any:
+def _super(at: CodeGenerator, node: ast.AST, *_: Any) -> Any:
     """``super()`` of a method: its class is in a cell, its object is its first argument."""
     place = at.scope.place("__class__")
     parameters = at.source.node.args.args
@@ -353,78 +399,70 @@ def _super(at: CodeGenerator, node: ast.AST) -> Any:
     return super(place.read(), at.scope.local(parameters[0].arg))
 
 
-def _wrapping(wrapper: LocalFunction, wrapped: Any, **_: Any) -> LocalFunction:
+def _wrapping(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> LocalFunction:
     """``functools.wraps``, of which a program can see the name."""
+    wrapped = args[1] if len(args) > 1 else kwargs["wrapped"]
+    wrapper: LocalFunction = args[0]
     return dataclasses.replace(wrapper, wraps=wrapped.__name__)
-
-
-_MUTATORS = frozenset(
-    {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"}
-    | {"update", "setdefault", "popitem", "add", "discard"}
-    | {"appendleft", "extendleft", "popleft", "rotate"}
-)
-_PYTHON_MODULES = ("builtins", "collections", "dataclasses", "functools", "itertools", "math")
-
-
-def _takes_values(fn: Any) -> bool:
-    """Whether plain Python may be handed tensors of the program."""
-    if isinstance(fn, type):
-        return not _module_of(fn).startswith(("torch", "numpy"))
-    owner = getattr(fn, "__self__", None)
-    if isinstance(owner, (list, dict, tuple, str, set)):
-        return True
-    return _module_of(fn) in (*_PYTHON_MODULES, "_functools", "_operator", "operator")
-
-
-def _module_of(fn: Any) -> str:
-    return str(getattr(fn, "__module__", None) or "")
-
-
-def _belongs_to_torch(fn: Any) -> bool:
-    if isinstance(fn, type):
-        return False
-    name = _module_of(fn)
-    if name == "torch" or name.startswith("torch."):
-        return not name.startswith("torch.testing")
-    return isinstance(fn, (types.BuiltinFunctionType, types.MethodDescriptorType)) and (
-        "torch" in type(getattr(fn, "__self__", None)).__module__
-        or "torch" in getattr(getattr(fn, "__objclass__", None), "__module__", "")
-    )
-
-
-def _is_users(fn: types.FunctionType) -> bool:
-    """Whether a function is the user's own, so that what it reads from outside is watched."""
-    top = _module_of(fn).partition(".")[0]
-    return top not in sys.stdlib_module_names and "site-packages" not in fn.__code__.co_filename
-
-
-def _hashable(fn: Any) -> bool:
-    return getattr(type(fn), "__hash__", None) is not None
 
 
 def _default(fn: types.FunctionType, name: str) -> Any:
     return signature_of(fn).parameters[name].default
 
 
-def _signature_of(
-    args: ast.arguments, defaults: Sequence[Any], keyword_defaults: Sequence[Any]
-) -> inspect.Signature:
-    kinds = inspect.Parameter
-    positional = [*args.posonlyargs, *args.args]
-    required = len(positional) - len(defaults)
-    parameters = [
-        kinds(
-            arg.arg,
-            kinds.POSITIONAL_ONLY if i < len(args.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
-            default=defaults[i - required] if i >= required else kinds.empty,
-        )
-        for i, arg in enumerate(positional)
-    ]
-    if args.vararg:
-        parameters.append(kinds(args.vararg.arg, kinds.VAR_POSITIONAL))
-    for arg, default, given in zip(args.kwonlyargs, keyword_defaults, args.kw_defaults):
-        shown = kinds.empty if given is None else default
-        parameters.append(kinds(arg.arg, kinds.KEYWORD_ONLY, default=shown))
-    if args.kwarg:
-        parameters.append(kinds(args.kwarg.arg, kinds.VAR_KEYWORD))
-    return inspect.Signature(parameters)
+KINDS: tuple[Kind, ...] = (
+    # Methods of the program's tensors, and what asks for attributes.
+    Kind(lambda at, fn, given: isinstance(fn, Method), _tensors_method),
+    Kind(lambda at, fn, given: fn is super and not given[0], _super),
+    Kind(_asks_for_attribute, _named_attribute),
+    # What holds another function, which may be of any kind.
+    Kind(lambda at, fn, given: isinstance(fn, functools.partial), _partial),
+    Kind(
+        lambda at, fn, given: (
+            fn is functools.update_wrapper
+            and bool(given[0])
+            and isinstance(given[0][0], LocalFunction)
+        ),
+        _wrapping,
+    ),
+    # What a program cannot do, and what happens when it runs, before there is a row for either.
+    Kind(lambda at, fn, given: outside.refusal(fn) is not None, _refused),
+    Kind(lambda at, fn, given: effects.is_effect(fn), effects.emit),
+    Kind(lambda at, fn, given: fn is torch.is_grad_enabled, _records_gradients),
+    Kind(lambda at, fn, given: isinstance(fn, LocalFunction), _inline_local),
+    Kind(lambda at, fn, given: isinstance(fn, torch.nn.Module), modules.call),
+    # Of the user's, a row comes before the function's own body.
+    Kind(lambda at, fn, given: has_row(at, fn), _torch),
+    Kind(lambda at, fn, given: beyond.is_beyond_torch(fn), _beyond_torch),
+    Kind(lambda at, fn, given: hasattr(fn, "__babytriton_kernel__"), _kernel),
+    Kind(lambda at, fn, given: hasattr(fn, "__babytriton_function__"), _compiled),
+    # Python's own, of which some mean something else of the program's tensors.
+    Kind(
+        lambda at, fn, given: _is_one_of(fn, builtins.ON_VALUES) and bool(values_in(given)),
+        lambda at, node, fn, args, kwargs: at.python(node, builtins.ON_VALUES[fn], *args, **kwargs),
+    ),
+    Kind(
+        lambda at, fn, given: (
+            fn in (bool, int, float) and len(given[0]) == 1 and isinstance(given[0][0], Value)
+        ),
+        lambda at, node, fn, args, kwargs: at.number(node, fn, args[0]),
+    ),
+    Kind(
+        lambda at, fn, given: _is_one_of(fn, (*builtins.ITERATORS, len, list, tuple)),
+        _iterator,
+    ),
+    Kind(lambda at, fn, given: isinstance(fn, types.MethodType), _method),
+    Kind(_is_torchs, _torch),
+    # Functions are inlined where tensors pass through them, or where they are the user's.
+    Kind(
+        lambda at, fn, given: (
+            isinstance(fn, types.FunctionType) and (bool(values_in(given)) or is_users(fn))
+        ),
+        inline,
+    ),
+    Kind(_is_callable_object, _object),
+    Kind(lambda at, fn, given: True, _python),
+)
+"""The kinds of calls; a call is of the first of them that has it."""
