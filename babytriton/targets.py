@@ -16,6 +16,9 @@ _NAMES = {
 }
 
 _ARCHS = {"cuda": re.compile(r"sm_\d{2,3}[af]?"), "rocm": re.compile(r"gfx[0-9a-f]{3,4}")}
+BFLOAT16 = 80
+"""The compute capability, times ten, from which TVM takes GPUs to have bfloat16."""
+
 _DEFAULT_ARCHS = {"cuda": "sm_80", "rocm": "gfx90a"}
 
 PRODUCTS = ("torch", "fused", "tf32")
@@ -189,6 +192,10 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
         # Where a barrier of the hardware leaves stores on their way, LLVM waits for none before it:
         # that is told it by fences, which TVM does not write.
         device["mattr"] = ["-back-off-barrier"]
+    if target.kind == "cuda" and arch is not None and int(re.sub(r"\D", "", arch)) < BFLOAT16:
+        # CUDA has bfloat16 for all, whose arithmetic is float's. TVM would take it apart into
+        # integers, and vectors of these that CUDA has not.
+        arch = f"sm_{BFLOAT16}"
     if arch is not None:
         device["arch" if target.kind == "cuda" else "mcpu"] = arch
     return tvm.target.Target(device, host)

@@ -27,6 +27,7 @@ from babytriton import errors
 from babytriton.config import CONFIG
 from babytriton.plan import ALLOCATE, FREE
 from babytriton.runtime.toolchain import libraries, pip_files
+from babytriton.targets import BFLOAT16
 
 _NVRTC_PACKAGES = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
 _CCCL = "cuda/std/cstdint"
@@ -212,9 +213,15 @@ tvm_ffi.register_global_func("tvm_callback_cuda_postproc", _finished, override=T
 
 
 def _compile_for_tvm(source: str, *_: Any) -> bytes:
-    arch = tvm.target.Target.current(allow_none=True)
+    asked, present = tvm.target.Target.current(allow_none=True), _present()
+    # Older ones are called by another name where code is generated for them.
+    is_older = int(present.removeprefix("sm_")) < BFLOAT16
+    return cubin(source, present if asked is None or is_older else str(asked.attrs["arch"]))
+
+
+def _present() -> str:
     major, minor = torch.cuda.get_device_capability()
-    return cubin(source, str(arch.attrs["arch"]) if arch else f"sm_{major}{minor}")
+    return f"sm_{major}{minor}"
 
 
 def _allocate(device: int, bytes: int) -> int:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from babytriton.runtime import cuda
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -144,3 +145,24 @@ def test_one_plus_erf_has_the_digits_of_halves() -> None:
 def source_of(fn: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> str:
     x = torch.empty(4096, dtype=dtype, device="meta")
     return bt.jit(gpu.TARGET)(fn).lower(x).compile().source()
+
+
+def several(x):
+    y = F.layer_norm(x, (x.shape[-1],)).clamp(-1, 1)
+    return y, x.amax(-1), x.argmax(-1), x.cumsum(-1), x.t() + 1, torch.maximum(x, -x).sum(0), x > 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gpus_without_arithmetic_of_bfloat16(dtype: torch.dtype) -> None:
+    x = torch.randn(64, 1024).to(dtype)
+    compiled = bt.jit(bt.Target("cuda", "sm_75"))(several).lower(x).compile()
+    found, expected = gpu.call(compiled, (x,)), several(x.double())
+    for one, other in zip(found, expected):
+        within = 2e-2 if one.is_floating_point() else 0.0
+        torch.testing.assert_close(
+            one.to(other.dtype), other, rtol=within, atol=within * other.double().abs().max().item()
+        )
+    if cuda.has_compiler():
+        assert all(launch.spilled == 0 for launch in compiled.launches)
+        assert cuda.cubin(compiled.source("cuda", full=True), "sm_75")

@@ -25,6 +25,8 @@ _CHOICE = re.compile(r"condval(_\d+)?")
 # Names that are not those of members, nor of parts of numbers.
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
+_FROM, _BFLOAT16 = "(__CUDA_ARCH__ >= ", "#include <cuda_bf16.h>"
+
 # The indices of threads: TVM casts them wherever they stand.
 _INDICES = {
     f"((int){kind}Idx.{axis})": (f"{name}{suffix}", f"{kind}Idx.{axis}")
@@ -105,7 +107,9 @@ def readable(
         streamed: by the kernel's name, the parameters whose loads are to leave nothing in caches.
     """
     # Of dot products of bytes, which no kernel computes; not every toolkit has them at hand.
-    listing = Listing.of(source.replace("#include <sm_61_intrinsics.h>\n", ""))
+    source = source.replace("#include <sm_61_intrinsics.h>\n", "")
+    # CUDA has bfloat16 for older GPUs as well.
+    listing = Listing.of(source.replace(f"{_FROM}800)\n{_BFLOAT16}", f"{_FROM}530)\n{_BFLOAT16}"))
     kernels = [
         "".join(f"// {line}\n" for line in comments.get(name, ()))
         + _kernel(listing.kernels[name], streamed.get(name, frozenset()))
