@@ -70,6 +70,14 @@ class Arguments:
         """
         self._arrays.require_own(written)
 
+    def require_unwritten(self) -> None:
+        """Refuse, after plain Python has run, that it has written to what is no caller's memory.
+
+        Raises:
+            ValueError: it has written to an array that is read from a copy.
+        """
+        self._arrays.require_own(self._arrays.written)
+
     def results(self, given: Any) -> Any:
         """The results of the call, with arrays in place of tensors where it is to give these."""
         converted = None if self._out == "torch" else self._arrays.converter(self._out)

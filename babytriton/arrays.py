@@ -41,12 +41,12 @@ class Arrays:
 
     Attributes:
         first: the first of them, by name.
-        copied: the names of those that are read from a copy.
+        copied: by the names of those that are read from a copy, the copy.
     """
 
     def __init__(self) -> None:
         self.first: tuple[str, Any] | None = None
-        self.copied: list[str] = []
+        self.copied: dict[str, torch.Tensor] = {}
 
     def tensors(self, names: Sequence[str], values: Sequence[Any]) -> list[Any]:
         """Arguments with a tensor in place of each array, in the same memory if possible.
@@ -66,9 +66,10 @@ class Arrays:
             raise errors.MixedArrays(None, path, name, *kinds).error()
         if isinstance(value, torch.Tensor):
             return value
+        tensor = _as_tensor(path, value)
         if not _is_readable(value):
-            self.copied.append(path)
-        return _as_tensor(path, value)
+            self.copied[path] = tensor
+        return tensor
 
     def require_own(self, written: Sequence[str]) -> None:
         """Refuse a call that writes to a copy.
@@ -82,6 +83,11 @@ class Arrays:
         for path in self.copied:
             if path in written:
                 raise errors.ReadOnlyArray(None, path).error()
+
+    @property
+    def written(self) -> list[str]:
+        """The names of copies that were written to since."""
+        return [path for path, tensor in self.copied.items() if tensor._version]
 
     def converter(self, out: str) -> Callable[[torch.Tensor], Any] | None:
         """What makes of a tensor what results are to be; None for tensors.

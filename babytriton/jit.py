@@ -35,7 +35,11 @@ from babytriton.runtime.attempts import MISSED
 from babytriton.runtime.executable import COMPILE_LOCK, uncollected
 from babytriton.shortcuts import Moment, Shortcut, is_worth_a_shortcut, newest_first
 from babytriton.sources import SOURCE_KINDS
-from babytriton.specializations import RECOMPILES, Specialization, Specializations
+from babytriton.specializations import (
+    RECOMPILES,
+    Specialization,
+    Specializations,
+)
 from babytriton.stages import Compiled, Lowered, target_of
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
@@ -165,7 +169,9 @@ class JitFunction:
         bound = self._parameters.bind(args, kwargs)
         if CONFIG.interpret:
             given = Arguments(self.names, bound, out=self.out)
-            return given.results(self._parameters.call(self.fn, given.values))
+            result = self._parameters.call(self.fn, given.values)
+            given.require_unwritten()
+            return given.results(result)
         elsewhere = WRAPPERS.handler(bound)
         if elsewhere is not None:
             return elsewhere(self, bound)

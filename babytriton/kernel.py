@@ -64,6 +64,7 @@ class KernelFunction:
         given = Arguments(names, self._parameters.bind(args, kwargs))
         if CONFIG.interpret:
             self._parameters.call(self.fn, given.values)
+            given.require_unwritten()
             return
         compiled = self._find(given.values) or self._make(given.values)
         given.require_own(compiled.written)

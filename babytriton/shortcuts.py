@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from babytriton.frontend.lowering import Output, Returned, Write
+from babytriton.frontend.objects import test_of
 from babytriton.frontend.parameters import Parameters
 from babytriton.frontend.program import Computed, Hidden
 from babytriton.frontend.signature import (
@@ -267,9 +268,7 @@ class _Maker:
             self._tensor(self._leaf(place), value, spec.type)
             return
         if isinstance(spec, ObjectSpec):
-            if value is not spec.value:
-                raise NoShortcut  # the program watches the other one
-            attempt.require(f"{place} is {attempt.know('itself', value)}")
+            attempt.require(test_of(value, place, attempt.know))
             return
         attempt.require(f"type({place}) is {attempt.know('kind', type(value))}")
         if isinstance(spec, FloatSpec):

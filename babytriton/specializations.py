@@ -19,6 +19,10 @@ RECOMPILES = logging.getLogger("babytriton.recompiles")
 RECOMPILES.setLevel(logging.WARNING)
 
 
+_MANY = 8
+"""Programs of a function for objects among its arguments, of which there will be ever more."""
+
+
 @dataclass(frozen=True, repr=False)
 class Specialization:
     """One program that a jitted function has compiled.
@@ -118,6 +122,15 @@ class Specializations:
             key = loosened(key, *loose)
         self._by_key.setdefault(key, []).append(compiled)
         self._entries.append(_Entry(compiled, call, torch.get_default_dtype()))
+        if signature.objects():
+            self._tell_many(compiled)
+
+    def _tell_many(self, newest: Compiled) -> None:
+        """Warn where one program after the other is made for other objects."""
+        if sum(bool(each.signature.objects()) for each in self) == _MANY:
+            function, names = newest.scheduled.lowered.name, ", ".join(newest.signature.objects())
+            many = "%s: compiled %d times; if `%s` is another object at each call, keep one"
+            RECOMPILES.warning(many, function, _MANY, names)
 
     def _log(self, compiled: Compiled, call: Signature) -> None:
         if not RECOMPILES.isEnabledFor(logging.INFO):

@@ -299,7 +299,8 @@ def _torch(
     kwargs: dict[str, Any],
 ) -> Any:
     name = getattr(fn, "__name__", str(fn))
-    if fn in _SCALED and isinstance(factor := kwargs.get("alpha"), Value):
+    factor = kwargs.get("alpha") if fn in _SCALED else None
+    if isinstance(factor, Value) and factor.meta.ndim == 0 and not factor.requires_grad:
         # A tensor that stands for a number is one.
         kwargs = {**kwargs, "alpha": at.number(node, builtins.kind_of(factor), factor)}
     at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))

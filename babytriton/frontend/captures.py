@@ -160,6 +160,14 @@ class Captures:
         """Say how the user reaches an object, for the paths of its attributes."""
         self._paths[id(value)] = (value, path)
 
+    def name_argument(self, value: Any, path: str) -> None:
+        """The same for an argument, and watch the code of a function."""
+        self.name(value, path)
+        function = getattr(value, "__func__", value)
+        if isinstance(function, types.FunctionType):
+            place = Place(f"{path}.__code__", lambda: function)
+            self.watch((id(function), "__code__"), Guard(place, _same_function(function)))
+
     def path_of(self, value: Any) -> str | None:
         """How the user reaches an object from outside; ``None`` for one that was not met."""
         found = self._paths.get(id(value))

@@ -68,8 +68,10 @@ class Loops(Assignments, ControlFlow):
         self.program.undo(start)
         try:
             return self._ended(node, self._written_out(node, items, 0, count))
-        except CompileError:
-            raise refused from None
+        except CompileError as error:
+            # What Python raises is known for sure where each step is by itself.
+            raises = isinstance(error.diagnostic, errors.PythonError)
+            raise (error if raises else refused) from None
 
     def _looped(self, node: ast.For, items: Items, count: Any) -> Exits:
         """Run the steps of a for loop, the first by itself where it must be."""
@@ -109,6 +111,7 @@ class Loops(Assignments, ControlFlow):
 
     def items(self, node: ast.expr, iterable: Any) -> Items:
         """What a loop over a value runs over."""
+        self.program.captures.watch_whole(iter, [iterable])
         iterable = modules.items(self, iterable)
         try:
             return items_of(iterable)

@@ -275,7 +275,7 @@ def _compiled(
         if isinstance(value, (list, dict, tuple)):
             program.captures.keep(value)
     for path, value in signature.objects().items():
-        program.captures.name(value, path)
+        program.captures.name_argument(value, path)
     function = function_of(fn)
     if isinstance(fn, types.MethodType) and fn.__func__ is function:
         code = function.__code__

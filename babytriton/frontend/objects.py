@@ -1,15 +1,15 @@
 """Arguments that are neither tensors nor numbers: programs know them while they are compiled.
 
-Functions, classes, modules, and objects of Python's classes, such as configurations. What is read
-of one is watched as what is read of objects outside the function is.
+Functions, classes, modules, and objects of Python's classes, such as configurations. Each has
+programs of its own, and what is read of it is watched as what is read outside the function is.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ _CALLABLES = (
     functools.partial,
     type,
 )
-_CONSTANTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
 
 
 def is_object(value: Any) -> bool:
@@ -34,45 +33,34 @@ def is_object(value: Any) -> bool:
 
 
 def object_key(value: Any) -> Any:
-    """What two objects share that programs are the same for, hashable.
+    """What tells an object from others, hashable: Python makes a method anew at each look at it."""
+    if isinstance(value, types.MethodType):
+        return (types.MethodType, _Itself(value.__self__), object_key(value.__func__))
+    if isinstance(value, types.FunctionType):  # reloading a module in a notebook replaces its code
+        return (types.FunctionType, _Itself(value), value.__code__)
+    return (type(value), _Itself(value))
 
-    Functions without variables from around them are as good as others of their code, and so are
-    objects of a dataclass with constants for fields as others with the same.
+
+def test_of(value: Any, place: str, know: Callable[[str, Any], str]) -> str:
+    """What is true in Python where there is an object or none that is told from it.
+
+    Args:
+        value: the object.
+        place: an expression for what is there.
+        know: gives a variable for an object.
     """
-    kind = type(value)
-    if isinstance(value, types.FunctionType):
-        own = (value.__defaults__ or (), tuple(sorted((value.__kwdefaults__ or {}).items())))
-        constants = _constant(own)
-        if value.__closure__ is None and not vars(value) and constants is not None:
-            return (kind, value.__code__, _Itself(value.__globals__), constants)
-        return (kind, _Itself(value), value.__code__)
-    fields = _fields(value)
-    return (kind, _Itself(value) if fields is None else fields)
+    if isinstance(value, types.MethodType):
+        owner, function = know("owner", value.__self__), know("function", value.__func__)
+        is_method = f"type({place}) is {know('method', types.MethodType)}"
+        return f"{is_method} and {place}.__self__ is {owner} and {place}.__func__ is {function}"
+    return f"{place} is {know('itself', value)}"
 
 
-def is_constant(value: Any) -> bool:
-    """Whether all that an object has are constants."""
-    return isinstance(value, enum.Enum) or _fields(value) is not None
-
-
-def _fields(value: Any) -> Any:
-    """The fields of an object of a dataclass that has constants, and nothing else."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return None
-    names = [field.name for field in dataclasses.fields(value)]
-    if getattr(value, "__dict__", {}).keys() != set(names):
-        return None
-    return _constant(tuple(getattr(value, name) for name in names))
-
-
-def _constant(value: Any) -> Any:
-    """A constant so that it equals those that mean the same alone; None for what is none."""
-    if type(value) is float:
-        return (float, value.hex())
-    if isinstance(value, tuple):
-        items = tuple(map(_constant, value))
-        return None if None in items else (type(value), items)
-    return (type(value), value) if isinstance(value, _CONSTANTS) else None
+def described(value: Any) -> str:
+    """What an object is called in a message."""
+    if isinstance(value, enum.Enum):
+        return str(value)
+    return getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
 
 
 class _Itself:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ import torch
 
 from babytriton import errors
 from babytriton.frontend.dimensions import Dimensions
-from babytriton.frontend.objects import is_constant, is_object, object_key
+from babytriton.frontend.objects import described, is_object, object_key
 from babytriton.frontend.parameters import Absent
 from babytriton.ops import autocast
 from babytriton.ops.autocast import State
@@ -86,9 +87,7 @@ class ObjectSpec:
         return hash(object_key(self.value))
 
     def __str__(self) -> str:
-        if is_constant(self.value):
-            return repr(self.value)
-        return getattr(self.value, "__qualname__", None) or f"a {type(self.value).__qualname__}"
+        return described(self.value)
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,7 @@ def _key(value: Any) -> Any:
             return (type(value), None)
         format = MemoryFormat.of(value)
         return (value.dtype, value.shape, value.device, value.layout, format, records(value))
-    if isinstance(value, float):
+    if _is_float(value):
         return float
     kind = type(value)
     if isinstance(value, (tuple, list)):
@@ -296,11 +295,19 @@ def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return (kind, *[(name, _key(item)) for name, item in value.items()])
     # The type as well: True, 1 and 1.0 are equal, and mean different programs.
-    return (kind, value) if isinstance(value, CONSTANTS) else object_key(value)
+    return (kind, value) if _is_constant(value) else object_key(value)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float) and not isinstance(value, enum.Enum)
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, CONSTANTS) and not isinstance(value, enum.Enum)
 
 
 def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
-    if isinstance(value, float) and is_static(path, static):
+    if _is_float(value) and is_static(path, static):
         # NaN is not equal to itself, and 0.0 equals -0.0.
         return (float, value.hex())
     kind = type(value)
@@ -346,7 +353,7 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
         return _describe_tensor(path, value, dims)
     if isinstance(value, Tensor):
         return TensorSpec(dims.described(path, value), torch.device("meta"))
-    if isinstance(value, float):
+    if _is_float(value):
         # As Python's own: NumPy has a subclass.
         return ConstSpec(value) if is_static(path, static) else FloatSpec(float(value))
     if isinstance(value, (tuple, list)):
@@ -355,7 +362,7 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
     if isinstance(value, dict):
         items = [_describe(f"{path}[{key!r}]", x, static, dims) for key, x in value.items()]
         return DictSpec(tuple(value), tuple(items))
-    if isinstance(value, CONSTANTS):
+    if _is_constant(value):
         return ConstSpec(value)
     return ObjectSpec(value) if is_object(value) else _refuse_type(path, value)
 
@@ -382,7 +389,8 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         for key, item, other in zip(spec.keys, spec.items, given.items):
             _require(f"{path}[{key!r}]", item, other)
     elif not (isinstance(spec, FloatSpec) and isinstance(given, FloatSpec)) and spec != given:
-        raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
+        another = "another one" if str(spec) == str(given) else str(given)
+        raise errors.ArgumentValue(None, path, str(spec), another).error()
 
 
 def _of_formats(spec: Spec, format: Callable[[TensorSpec], MemoryFormat | None]) -> Spec:
@@ -449,7 +457,7 @@ def _parts(path: str, spec: Spec) -> Iterator[tuple[str, Spec]]:
 def _collect(path: str, value: Any, static: frozenset[str], found: list[Any]) -> None:
     if isinstance(value, torch.Tensor):
         found.append(value)
-    elif isinstance(value, float):
+    elif _is_float(value):
         if not is_static(path, static):
             found.append(value)
     elif isinstance(value, (tuple, list)):

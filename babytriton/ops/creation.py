@@ -122,6 +122,10 @@ def _type_by_class(dtype: torch.dtype | None) -> Callable[..., torch.Tensor]:
 
     def made(*given: Any, device: Any = None) -> torch.Tensor:
         own = dtype or torch.get_default_dtype()
+        if given and isinstance(given[0], (torch.Tensor, float)):
+            raise TypeError(
+                "it takes sizes, or a list of numbers; of a tensor use that, or its .to()"
+            )
         if _are_numbers(given):
             return torch.tensor(given[0], dtype=own)
         return torch.empty(*given or (0,), dtype=own)

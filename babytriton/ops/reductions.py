@@ -171,7 +171,7 @@ def _extreme_index(largest: bool) -> Build:
     reduction of pairs only runs one by one.
     """
     nan, reducer = ("max", te.max) if largest else ("min", te.min)
-    name = "argmax" if largest else "argmin"
+    name, extreme = ("argmax", "largest") if largest else ("argmin", "smallest")
 
     def build(site: Site, input: Value, dim: Any = None, keepdim: bool = False) -> Any:
         axes = Axes.of(input, dim, keepdim)
@@ -183,9 +183,9 @@ def _extreme_index(largest: bool) -> Build:
             def key(*index: Any) -> Any:
                 return numerics.order_key(x(*index), nan=nan, signed_zeros=False)
 
-            best = axes.reduce(f"{name}_key", key, reducer)
+            best = axes.reduce(f"{extreme}_key", key, reducer)
             wide = numerics.key_type(str(x.dtype))
-            top = axes.each(name, lambda *i: numerics.from_order_key(best(*i), wide))
+            top = axes.each(extreme, lambda *i: numerics.from_order_key(best(*i), wide))
 
             def place(*index: Any) -> Any:
                 value, wanted = x(*index).astype(wide), axes.at(top, index)

@@ -142,6 +142,7 @@ inline short __bfloat16_as_short(nv_bfloat16 x) { return emulator_bits<short>(x)
   EMULATOR_BINARY(T, __hadd, x + y)                                              \
   EMULATOR_BINARY(T, __hsub, x - y)                                              \
   EMULATOR_BINARY(T, __hmul, x * y)                                              \
+  EMULATOR_BINARY(T, __hmul_rn, x * y)                                           \
   EMULATOR_BINARY(T, __hdiv, x / y)                                              \
   EMULATOR_BINARY(T, __hmax, fmaxf(x, y))                                        \
   EMULATOR_BINARY(T, __hmin, fminf(x, y))                                        \

@@ -131,3 +131,23 @@ def test_vectors_of_a_thread(rows: int, vectors: int) -> None:
     given = (torch.empty(shape, dtype=torch.int32, device="meta") for shape in shapes)
     (launch,) = bt.jit(target=TARGET)(masked).lower(*given).compile().launches
     assert launch.grid == (rows * 4096 // (256 * vectors * 4),)
+
+
+def of_a_product(x, y, w):
+    t = x * y
+    return (t + w).argmax(-1), t * w.sum(-1, keepdim=True)
+
+
+def is_largest(x, y, w):
+    z = x * y + w
+    return z == z.amax(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("fn", [of_a_product, is_largest])
+@pytest.mark.parametrize("shape", [(8, 100000), (2000, 70000), (2000, 700)])
+def test_passes_that_look_for_a_number_round_as_those_that_found_it(fn, shape) -> None:
+    given = [torch.empty(*shape, device="meta") for _ in range(3)]
+    compiled = bt.jit(bt.Target("cuda", "sm_90"))(fn).lower(*given).compile()
+    assert not re.search(r"\bFFMA\b", compiled.source("sass"))
+    plain = bt.jit(bt.Target("cuda", "sm_90"))(lambda x, y, w: (x * y + w).amax(-1))
+    assert "__fmul_rn" not in plain.lower(*given).compile().source()

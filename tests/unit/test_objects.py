@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import types
 from typing import Any
 
 import pytest
@@ -42,6 +43,9 @@ class Scale:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.by
 
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
 
 def activated(x, activation=torch.relu):
     return activation(x) + 1
@@ -73,25 +77,101 @@ def test_functions(activation: Any) -> None:
     assert len(jitted.specializations()) == 2
 
 
-def test_functions_of_one_code_are_one() -> None:
+def test_each_function_has_a_program() -> None:
     jitted = bt.jit("cpu")(activated)
-    for _ in range(4):
-        checked(jitted, X, lambda x: x * 7)
-    assert len(jitted.specializations()) == 1
     for by in (1.0, 2.0):
         checked(jitted, X, lambda x, by=by: x * by)
         checked(jitted, X, lambda x: x * by)  # noqa: B023
+    first, second = (types.FunctionType(named.__code__, globals(), name) for name in ("a", "b"))
+    by_name = bt.jit("cpu")(lambda x, fn: x if fn.__name__ == "a" or fn is second else fn(x))
+    for fn in (first, second, named) * 2:
+        checked(by_name, X, fn)
+
+
+def named(x):
+    return x * 7
+
+
+def test_code_that_is_replaced_is_seen() -> None:
+    def five(x):
+        return x * 5
+
+    jitted = bt.jit("cpu")(activated)
+    for _ in range(3):
+        checked(jitted, X, five)
+    compiled = jitted.lower(X, five).compile()
+    five.__code__ = (lambda x: x * 6).__code__
+    for _ in range(2):
+        checked(jitted, X, five)
+    with pytest.raises(ValueError, match=r"BT112.*`activation.__code__`"):
+        compiled(X, five)
+
+
+def test_methods_are_those_of_their_object() -> None:
+    jitted, scales = bt.jit("cpu")(activated), [Scale(2.0), Scale(3.0)]
+    for _ in range(4):
+        for scale in scales:
+            checked(jitted, X, scale.apply)
+    assert len(jitted.specializations()) == 2
 
 
 @pytest.mark.parametrize("kind", [Config, Frozen])
-def test_configurations(kind: Any) -> None:
-    jitted = bt.jit("cpu")(configured)
+def test_each_configuration_has_a_program(kind: Any) -> None:
+    jitted, config, other = bt.jit("cpu")(configured), kind(0.5, "gelu", 3), kind(0.5, "gelu", 3)
     for _ in range(4):
         checked(jitted, X)
-        checked(jitted, X, kind(0.5, "gelu", 3))
+        checked(jitted, X, config)
     assert len(jitted.specializations()) == 2
-    checked(jitted, X, kind(0.25, "gelu", 3))
-    assert len(jitted.specializations()) == 3
+    which = bt.jit("cpu")(lambda x, c: x if c is other else x * 2)
+    for each in (config, other) * 2:
+        checked(which, X, each)
+
+
+def test_many_objects_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    jitted = bt.jit("cpu")(configured)
+    for _ in range(9):
+        checked(jitted, X, Config())
+    assert "another object at each call" in caplog.text
+
+
+def test_a_default_that_changes_is_seen() -> None:
+    default = Config()
+
+    def own(x, config=default):
+        return x * config.rate
+
+    jitted = bt.jit("cpu")(own)
+    checked(jitted, X, Config())
+    for rate in (0.1, 7.0):
+        default.rate = rate
+        for _ in range(4):
+            checked(jitted, X)
+
+
+class Items:
+    def __init__(self, items: list[float]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+
+def test_what_is_gone_through_is_watched() -> None:
+    def multiplied(x, items):
+        for item in items:
+            x = x * item
+        return x
+
+    jitted, items = bt.jit("cpu")(multiplied), Items([2.0])
+    for _ in range(3):
+        checked(jitted, X, items)
+    items.items = [3.0]
+    checked(jitted, X, items)
+
+
+class Floats(float, enum.Enum):
+    ONE = 1.5
+    TWO = 2.5
 
 
 def test_what_changes_in_an_object_is_seen() -> None:
@@ -117,6 +197,9 @@ def test_enumerations_and_ranges() -> None:
     for mode in (Mode.DOUBLE, Mode.TRIPLE) * 2:
         checked(jitted, X, mode)
     assert len(jitted.specializations()) == 2
+    floats = bt.jit("cpu")(lambda x, e: x if e is Floats.ONE else x * (3 if e == Floats.TWO else 4))
+    for each in (Floats.ONE, Floats.TWO) * 2:
+        checked(floats, X, each)
     checked(bt.jit("cpu")(lambda x, places: sum(x[i] for i in places)), X, range(1, 4))
 
 
@@ -148,9 +231,10 @@ def test_in_lists_and_dicts() -> None:
 
 
 def test_stages_name_them() -> None:
-    compiled = bt.jit("cpu")(configured).lower(X, Config()).compile()
-    torch.testing.assert_close(compiled(X, Config()), configured(X))
-    with pytest.raises(ValueError, match=r"(?s)BT107.*`config`.*rate=0.1.*rate=0.7"):
+    config = Config()
+    compiled = bt.jit("cpu")(configured).lower(X, config).compile()
+    torch.testing.assert_close(compiled(X, config), configured(X))
+    with pytest.raises(ValueError, match=r"(?s)BT107.*`config`.*a Config, got another one"):
         compiled(X, Config(0.7))
 
 

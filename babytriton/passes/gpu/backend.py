@@ -10,6 +10,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from babytriton.passes.backends import Backend
 from babytriton.passes.gpu.columns import Columns
 from babytriton.passes.gpu.elementwise import Elementwise
+from babytriton.passes.gpu.exact_products import exact_products
 from babytriton.passes.gpu.fallback import Fallback
 from babytriton.passes.gpu.intrinsics import precise_math
 from babytriton.passes.gpu.long_rows import LongRows
@@ -45,7 +46,7 @@ PORTABLE_RULES: tuple[ScheduleRule, ...] = (
 
 FINISH = (
     *(users_values, order_keys_by_name),
-    *(precise_math, without_needless_roundings),
+    *(precise_math, without_needless_roundings, exact_products),
 )
 """Values by the user's names, and math functions as precise as torch's."""
 

@@ -24,6 +24,9 @@ __device__ __forceinline__ {float} of_order_key({integer} key) {{
   return {of_bits}(key ^ ((key >> {shift}) & {mask}));
 }}"""
 
+KEYS = "order_key"
+"""What the names of the functions that give keys begin with."""
+
 _TYPES = {
     "float32": {
         "float": "float",
@@ -60,7 +63,7 @@ def _key(select: tirx.Select) -> ir.Expr:
     for nan, signed_zeros in _KINDS if dtype in _TYPES else ():
         key = order_key(x, nan=nan, signed_zeros=signed_zeros)
         if tvm_ffi.structural_equal(select, key):
-            name = "order_key" + ("" if nan == "max" else "_low_nan")
+            name = KEYS + ("" if nan == "max" else "_low_nan")
             name += "" if signed_zeros else "_one_zero"
             source = _KEY.format(
                 name=name,

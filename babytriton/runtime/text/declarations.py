@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _DECLARATION = re.compile(r"^ *((?:alignas\(\d+\) )?([\w ]+?)) (\w+)(?:\[(\d+)\])?;$")
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:\w+\s*)?\(")
 _LOOP = re.compile(r"^ *(?:for|while) ")
 _LANES = re.compile(r"^ *for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{$")
 
@@ -83,7 +84,7 @@ def declared_late(lines: Sequence[str]) -> list[str]:
         body = _block(rest)
     except IndexError:
         return list(lines)
-    if rest != ["}"] or any("asm" in line for line in lines):
+    if rest != ["}"] or any(_ASSEMBLY.search(line) for line in lines):
         return list(lines)
     variables = []
     for statement in list(body):

@@ -328,7 +328,7 @@ def _shortest(value: float) -> str:
         text = f"{value:.{digits}g}"
         try:
             if struct.pack("<f", float(text)) == packed:
-                return text
+                return repr(float(text)) if 1 <= abs(value) < 1e6 else text
         except OverflowError:  # rounded up past the greatest float32
             continue
     return repr(value)
