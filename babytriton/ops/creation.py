@@ -107,9 +107,11 @@ def _tensor(site: Site, data: Any, **_: Any) -> Any:
         return site.expr(data, site.dtype)
     if values_in(data):
         raise Unsupported("made from the values of tensors")
-    if site.shape == ():
-        return relax.const(torch.tensor(data, dtype=site.dtype, device="cpu").item(), _name(site))
-    return constant(torch.tensor(data, dtype=site.dtype, device="cpu"))
+    try:
+        made = torch.tensor(data, dtype=site.dtype, device="cpu")
+    except (ValueError, TypeError, RuntimeError) as error:  # lists of several lengths
+        raise IllTyped(str(error)) from error
+    return relax.const(made.item(), _name(site)) if site.shape == () else constant(made)
 
 
 def _by_class(site: Site, *given: Any, **_: Any) -> Any:

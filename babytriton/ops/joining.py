@@ -146,10 +146,16 @@ def _repeat_interleave(
 ) -> Any:
     if isinstance(repeats, Value):
         raise Unsupported("how often each element repeats depends on data")
+    x, axis = input.expr, 0 if dim is None else dim % max(input.meta.ndim, 1)
     if dim is None:
-        flat = site.emit(relax.op.reshape(input.expr, [int64(input.meta.numel())]))
-        return relax.op.repeat(flat, repeats, 0)
-    return relax.op.repeat(input.expr, repeats, dim)
+        x = site.emit(relax.op.reshape(x, [int64(input.meta.numel())]))
+
+    def body(tensors: Sequence[Any], *index: Any) -> Any:
+        places = list(index)
+        places[axis] = tirx.floordiv(index[axis], int64(repeats))
+        return tensors[0](*places)
+
+    return site.compute("repeat", site.shape, body, x)
 
 
 ROWS: tuple[Op, ...] = (

@@ -13,6 +13,7 @@ import torch
 from tvm import relax, te, tirx
 
 from babytriton.ops.numerics import is_true, opmath
+from babytriton.ops.refusals import IllTyped
 from babytriton.ops.site import Site, compute
 from babytriton.ops.sizes import int64, is_one, is_symbolic
 from babytriton.ops.table import Callee, Op
@@ -36,7 +37,10 @@ def common_dtype(input: Any, other: Any) -> torch.dtype:
 def number(value: Any, dtype: torch.dtype) -> Any:
     """A Python number as torch converts it: integers wrap, floats overflow to infinity."""
     wide = torch.float64 if isinstance(value, float) else None
-    return torch.tensor(value, dtype=wide, device="cpu").to(dtype).item()
+    try:
+        return torch.tensor(value, dtype=wide, device="cpu").to(dtype).item()
+    except RuntimeError as error:
+        raise IllTyped(str(error)) from error
 
 
 def constant(value: Any, dtype: torch.dtype) -> tirx.PrimExpr:

@@ -106,12 +106,14 @@ def named_values(mod: IRModule) -> IRModule:
 def _with_name_of_test(stmt: tirx.IfThenElse) -> tirx.Stmt:
     """A choice between statements, after a place that it tests and these use, if there is one."""
     test = _with_choices(stmt.condition)
-    found: Any = tirx.IfThenElse(test, stmt.then_case, stmt.else_case)
     place = _repeated([test])
     if not isinstance(place, tirx.Select):
         return stmt
+    cases = (stmt.then_case, stmt.else_case)
+    ways = [case and _with_choices_of(case, _always_read(test)) for case in cases]
     variable = _variable(_name(place), dtype_of(place))
-    return sequence([tirx.Bind(variable, place), _replaced(found, place, variable)])
+    chosen = _replaced(tirx.IfThenElse(test, *ways), place, variable)
+    return sequence([tirx.Bind(variable, place), chosen])
 
 
 def _with_names(store: tirx.BufferStore) -> tirx.Stmt:
@@ -135,8 +137,17 @@ def _with_choices(value: ir.Expr) -> ir.Expr:
 
     TVM makes branches of those that load anything.
     """
-    parts = _parts(value)
-    read = {StructuralKey(x) for x, always in parts if always and isinstance(x, ir.TensorLoad)}
+    return _with_choices_of(value, _always_read(value))
+
+
+def _always_read(value: ir.Expr) -> set[StructuralKey]:
+    """What is loaded in any case."""
+    loads = ((part, always) for part, always in _parts(value) if isinstance(part, ir.TensorLoad))
+    return {StructuralKey(load) for load, always in loads if always}
+
+
+def _with_choices_of(value: Any, read: set[StructuralKey]) -> Any:
+    """The same, of an expression or a statement, where some places are known to be there."""
 
     def is_safe(load: ir.TensorLoad) -> bool:
         return load.source.scope() == "local" or StructuralKey(load) in read
