@@ -24,6 +24,9 @@ _PRODUCTS = {
 }
 
 
+_TESTS = (tirx.EQ, tirx.NE, tirx.LE, tirx.LT, tirx.GE, tirx.GT)
+
+
 def exact_products(mod: IRModule) -> IRModule:
     """Functions that look for an extreme which they have found, with such products."""
     return with_kernels(mod, _exact)
@@ -33,14 +36,14 @@ def _exact(func: tirx.PrimFunc) -> tirx.PrimFunc:
     called = [call.args[0] for call in nodes(func.body, ir.Call) if call.args]
     names = [str(name.value) for name in called if isinstance(name, ir.StringImm)]
     finds = any(name.startswith(KEYS) for name in names)
-    looks = any(_compares(equal) for equal in nodes(func.body, tirx.EQ))
+    looks = any(_compares(test) for kind in _TESTS for test in nodes(func.body, kind))
     return tvm_ffi.structural_map(func, (tirx.Mul, _product)) if finds and looks else func
 
 
-def _compares(equal: tirx.EQ) -> bool:
+def _compares(test: ir.Expr) -> bool:
     """Whether it is a number that is compared with another that is no constant."""
-    sides = equal.a, equal.b
-    return dtype_of(equal.a) in _PRODUCTS and not any(isinstance(x, tirx.FloatImm) for x in sides)
+    sides = test.a, test.b
+    return dtype_of(test.a) in _PRODUCTS and not any(isinstance(x, tirx.FloatImm) for x in sides)
 
 
 def _product(product: tirx.Mul) -> ir.Expr:
