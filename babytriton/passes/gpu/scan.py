@@ -17,9 +17,10 @@ from babytriton.passes.blocks import (
     open_kernel,
     plain_blocks,
 )
-from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, from_lane, start
+from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.running import Running
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
@@ -30,11 +31,9 @@ from babytriton.passes.gpu.writing import (
     each,
     guarded,
     launched,
-    local,
     named,
     number,
     only,
-    shared,
     store,
     told,
     written_out,
@@ -366,98 +365,36 @@ class ScanWriter:
         loaded = writer.load_of_rows()
         blocks = [writer.pointwise(block) for block in self.program.blocks]
         before_it, after_it = blocks[: self.place + 1], blocks[self.place + 1 :]
-        values = self._values(writer)
-        warps = self.threads // WARP
-        count = self.turns * warps
         carries = self.has_pieces or self._has_steps
         carry = writer.allocate(1, self.wide, f"{name}_carry") if carries else None
-        total = writer.allocate(self.turns, self.dtype, f"{name}_total")
-        before, other = (
-            writer.allocate(1, self.dtype, f"{name}_{what}") for what in ("before", "other")
-        )
-        earlier = local(1, self.dtype, f"{name}_earlier")
-        of_warps = shared(count, self.dtype, f"{name}_of_warps")
-        if count > 1:
-            writer.allocations += [earlier, of_warps]
-        combine = self.reduction.combine
-        assert combine is not None
-        warp, place = tirx.floordiv(lane, number(WARP)), tirx.floormod(lane, number(WARP))
+        running = Running(writer, name, self.reduction, lane, self.threads // WARP, self.turns)
 
-        def put(buffer: tirx.Var, value: ir.Expr, at: ir.Expr | None = None) -> tirx.Stmt:
-            return tirx.BufferStore(buffer, value, [number(0) if at is None else at])
-
-        def of_warp(own: tirx.Var, at: ir.Expr, lanes: int) -> Statements:
-            """Give each thread of a warp what it has together with those before it."""
-
-            def double(n: ir.Expr) -> Statements:
-                apart = number(1) << n
-                value = tirx.BufferLoad(own, [at])
-                taken = put(own, combine(only(other), value), at)
-                return [
-                    put(other, from_lane("up", value, apart)),
-                    *guarded(place >= apart, [taken]),
-                ]
-
-            return each("doubling", (lanes - 1).bit_length(), double)
-
-        def scan(turn: ir.Expr) -> Statements:
-            first = turn * number(self.width)
-
-            def follow(n: ir.Expr) -> Statements:
-                places = [first + self._lane(i) for i in (n, n + 1)]
-                own = [tirx.BufferLoad(values, [i]) for i in places]
-                return [tirx.BufferStore(values, combine(*own), places[1:])]
-
-            body = each("lane", self.width - 1, follow) if self.width > 1 else []
-            last = tirx.BufferLoad(values, [first + self._lane(self.width - 1)])
-            body += [put(total, last, turn), *of_warp(total, turn, WARP)]
-            if count > 1:
-                left = put(of_warps, tirx.BufferLoad(total, [turn]), turn * number(warps) + warp)
-                body += guarded(tirx.EQ(place, number(WARP - 1)), [left])
+        def step(n: ir.Expr) -> Statements:
+            first, body = self._taken(writer, (piece, n, lane), before_it)
+            body += each("turn", self.turns, lambda turn: self._own(writer, running, turn))
+            body += running.of_all()
+            body += each("turn", self.turns, lambda turn: finish(first, turn))
+            if carry is not None and self._has_steps:
+                whole, given = running.whole()
+                total = running.combined(only(carry), whole.astype(self.wide))
+                body += [*given, tirx.BufferStore(carry, total, [number(0)])]
             return body
 
-        def of_all() -> Statements:
-            """What warps have together, in turn: each warp adds it up in the same way."""
-            zero = self.reduction.start
-            is_one = None if count == WARP else place < number(count)
-            body = [] if is_one is None else [put(earlier, zero)]
-            body += guarded(is_one, [put(earlier, tirx.BufferLoad(of_warps, [place]))])
-            return body + of_warp(earlier, number(0), count)
-
         def finish(first: ir.Expr, turn: ir.Expr) -> Statements:
-            vector = self._vector(first, turn)
-            body = [put(before, self.reduction.start)]
-            if count > 1:
-                own = turn * number(warps) + warp
-                source = tirx.floormod(own + number(WARP - 1), number(WARP))
-                body += [put(other, from_lane("at", only(earlier), source))]
-                body += guarded(own > number(0), [put(before, only(other))])
-            body += [put(other, from_lane("up", tirx.BufferLoad(total, [turn]), number(1)))]
-            taken = put(before, combine(only(before), only(other)))
-            body += guarded(place >= number(1), [taken])
+            before, body = running.before, running.start(turn)
             if carry is not None:
-                whole = combine(only(carry), only(before).astype(self.wide))
-                body += [put(before, whole.astype(self.dtype))]
+                whole = running.combined(only(carry), only(before).astype(self.wide))
+                body += [tirx.BufferStore(before, whole.astype(self.dtype), [number(0)])]
+            vector, values = self._vector(first, turn), self._values(writer)
 
             def one(n: ir.Expr) -> Statements:
                 at = vector.kept + n
-                value = combine(only(before), tirx.BufferLoad(values, [at]))
+                value = running.combined(only(before), tirx.BufferLoad(values, [at]))
                 return [tirx.BufferStore(values, value, [at])]
 
             done = each(LANE, self.width, one)
             done += [stmt for part in after_it for stmt in part(vector)]
             return body + guarded(self._is_there(vector.first), by_lane(done, self.width))
-
-        def step(n: ir.Expr) -> Statements:
-            first, body = self._taken(writer, (piece, n, lane), before_it)
-            body += each("turn", self.turns, scan)
-            body += of_all() if count > 1 else []
-            body += each("turn", self.turns, lambda turn: finish(first, turn))
-            if carry is not None and self._has_steps:
-                whole = from_lane("at", only(earlier), number(count - 1))
-                body += [put(other, whole)]
-                body += [put(carry, combine(only(carry), only(other).astype(self.wide)))]
-            return body
 
         team = Team(self.threads, lane, True, writer.allocations)
         body = list(loaded)
@@ -466,6 +403,19 @@ class ScanWriter:
             body += self._before_piece(row, piece, lane, carry, team)
         body += each("step", self._steps, step, tirx.ForKind.SERIAL)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
+
+    def _own(self, writer: Writer, running: Running, turn: ir.Expr) -> Statements:
+        """A running total of a thread's vector, which its warp then has."""
+        first, values = turn * number(self.width), self._values(writer)
+
+        def follow(n: ir.Expr) -> Statements:
+            places = [first + self._lane(i) for i in (n, n + 1)]
+            own = [tirx.BufferLoad(values, [i]) for i in places]
+            return [tirx.BufferStore(values, running.combined(*own), places[1:])]
+
+        body = each("lane", self.width - 1, follow) if self.width > 1 else []
+        last = tirx.BufferLoad(values, [first + self._lane(self.width - 1)])
+        return body + running.of_thread(turn, last)
 
 
 def _reduction(scan: RowScan, dtype: str) -> Block:
