@@ -271,6 +271,16 @@ def _gaussian_nll_type(input: Any, target: Any, var: Any, *args: Any, **kwargs: 
     return torch.nn.functional.gaussian_nll_loss(input, target, var, *args, **kwargs)
 
 
+def _type_type(input: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """A cast to a class of tensors, or to one by name: a meta tensor has no numbers for these."""
+    if dtype is None:
+        raise TypeError("the name of a tensor's class is not known here: ask for dtype and device")
+    named = getattr(torch, dtype.rpartition(".")[2], None) if isinstance(dtype, str) else dtype
+    if named is None:
+        raise ValueError(f"invalid type: {dtype!r}")
+    return input.to(getattr(named, "dtype", named))
+
+
 def _normal_type(mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Of numbers torch.normal makes its tensor on the CPU where nothing else is said."""
     if not isinstance(mean, torch.Tensor) and not isinstance(std, torch.Tensor):
@@ -281,5 +291,6 @@ def _normal_type(mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> torch.
 _TYPED_BY: dict[Callee, Callee] = {
     torch.nn.functional.gaussian_nll_loss: _gaussian_nll_type,
     torch.normal: _normal_type,
+    torch.Tensor.type: _type_type,
 }
 """What gives the type of a call where the callable itself reads numbers, or draws them."""

@@ -29,6 +29,8 @@ SAMPLES = (
         FLOATS,
     ),
     Sample("type", lambda x: x.type(torch.float64), (t(7),), ALL),
+    Sample("type", lambda x: x.type(torch.DoubleTensor), (t(7),), ALL),
+    Sample("type", lambda x: x.type("torch.HalfTensor"), (t(7),), ALL),
     Sample("type_as", lambda x, y: x.type_as(y), (t(7), t(3, dtype=torch.float16)), ALL),
     *(
         Sample(name, _of_one(getattr(torch.Tensor, name)), (t(33, low=-9, high=9),), ALL)
