@@ -8,13 +8,13 @@ extern "C" __global__ void __launch_bounds__(256) rope_kernel(
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) float rope_vector[4];
-  alignas(16) float x_other_vector[4];
   if ((thread & 31) * 4 < 64) {
     alignas(16) float x_vector[4];
     *(float4*)x_vector = *(const float4*)(x + block * 1024 + thread * 4);
     alignas(16) float cos_vector[4];
     *(float4*)cos_vector =
         *(const float4*)(cos_ptr + block * 512 + (thread >> 5) * 64 + (thread & 31) * 4);
+    alignas(16) float x_other_vector[4];
     *(float4*)x_other_vector = *(const float4*)(x + block * 1024 + thread * 4 + 64);
     alignas(16) float sin_vector[4];
     *(float4*)sin_vector =
@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) rope_kernel(
           - x_other_vector[lane] * sin_vector[lane];
     }
   } else {
+    alignas(16) float x_other_vector[4];
     *(float4*)x_other_vector = *(const float4*)(x + block * 1024 + thread * 4 - 64);
     alignas(16) float sin_other_vector[4];
     *(float4*)sin_other_vector =

@@ -110,7 +110,7 @@ CASES = {
         }
         """,
     ),
-    "both ways may give it, and one may have it": (
+    "each way has its own": (
         """
           float both;
           float one;
@@ -126,12 +126,11 @@ CASES = {
         """,
         """
           for (int step = 0; step < 9; ++step) {
-            float both;
             if (step < 4) {
               float one = x[step];
-              both = one * one;
+              float both = one * one;
             } else {
-              both = 0.0f;
+              float both = 0.0f;
             }
           }
         }
@@ -159,6 +158,65 @@ CASES = {
             }
             last = x[step];
             y[step] = total;
+          }
+        }
+        """,
+    ),
+    "two blocks have one each": (
+        """
+          alignas(16) float x_vector[4];
+          for (int step = 0; step < 4; ++step) {
+            *(float4*)x_vector = *(const float4*)(x + step * 4);
+            y[step] = x_vector[0];
+          }
+          if (thread < 3) {
+            *(float4*)x_vector = *(const float4*)(x + 16);
+            y[4] = x_vector[0];
+          }
+        }
+        """,
+        """
+          for (int step = 0; step < 4; ++step) {
+            alignas(16) float x_vector[4];
+            *(float4*)x_vector = *(const float4*)(x + step * 4);
+            y[step] = x_vector[0];
+          }
+          if (thread < 3) {
+            alignas(16) float x_vector[4];
+            *(float4*)x_vector = *(const float4*)(x + 16);
+            y[4] = x_vector[0];
+          }
+        }
+        """,
+    ),
+    "names have numbers where they must": (
+        """
+          float sum;
+          for (int step = 0; step < 4; ++step) {
+            float row = x[step];
+            sum += row;
+          }
+          for (int step = 0; step < 4; ++step) {
+            float row_1 = y[step];
+            float sum_1 = row_1 * row_1;
+            float y_1 = sum_1;
+            float step_1 = y_1;
+            sum += step_1;
+          }
+        }
+        """,
+        """
+          float sum;
+          for (int step = 0; step < 4; ++step) {
+            float row = x[step];
+            sum += row;
+          }
+          for (int step = 0; step < 4; ++step) {
+            float row = y[step];
+            float sum_1 = row * row;
+            float y_1 = sum_1;
+            float step_1 = y_1;
+            sum += step_1;
           }
         }
         """,
@@ -192,8 +250,8 @@ def lines(text: str) -> list[str]:
 @pytest.mark.parametrize("case", CASES)
 def test_declarations(case: str) -> None:
     before, after = (lines(text) for text in CASES[case])
-    assert declared_late(before) == after
-    assert declared_late(after) == after
+    assert declared_late(before, {"x", "y"}) == after
+    assert declared_late(after, {"x", "y"}) == after
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def _kernel(text: str, streamed: Set[str]) -> str:
     head, _, body = text.partition("{\n")
     types = _types(text)
     lines = [_line(line, types) for line in body.splitlines()]
-    lines = [head + "{", *declared_late(_with_short_loops(_without_moves(lines))), ""]
+    lines = _with_short_loops(_without_moves(lines))
+    lines = [head + "{", *declared_late(lines, set(_WORD.findall(head))), ""]
     return _with_streams(_with_constants("\n".join(lines)), streamed)
 
 

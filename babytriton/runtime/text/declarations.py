@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 _DECLARATION = re.compile(r"^ *((?:alignas\(\d+\) )?([\w ]+?)) (\w+)(?:\[(\d+)\])?;$")
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:\w+\s*)?\(")
 _LOOP = re.compile(r"^ *(?:for|while) ")
 _LANES = re.compile(r"^ *for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{$")
+
+_NUMBERED = re.compile(r"([A-Za-z]\w*?)_\d+")
+_COUNTED = re.compile(r"^ *for \(\w+ (\w+) = ")
+_DECLARED = re.compile(
+    r"^ *(?:alignas\(\d+\) |const )?([a-z]\w*(?: [a-z]+)?) (\w+)(?:\[\d+\])?(?: = .*)?;$"
+)
+_NO_TYPES = ("return", "goto", "else")
 
 _BYTES = {
     "bool": 1,
@@ -47,6 +54,14 @@ class _Statement:
         """Whether its body may run several times."""
         return _LOOP.match(self.lines[0].splitlines()[-1]) is not None
 
+    def rename(self, name: str, other: str) -> None:
+        """Call a variable otherwise."""
+        word = re.compile(rf"(?<![\w.]){name}\b")
+        self.lines = [word.sub(other, line) for line in self.lines]
+        for body in self.bodies:
+            for inner in body:
+                inner.rename(name, other)
+
     def has(self, name: str) -> bool:
         """Whether it uses a variable."""
         return any(_has(line, name) for line in self.all_lines)
@@ -69,13 +84,15 @@ class _Variable:
     bytes: int
 
 
-def declared_late(lines: Sequence[str]) -> list[str]:
+def declared_late(lines: Sequence[str], taken: Set[str] = frozenset()) -> list[str]:
     """The body of a kernel, whose variables are declared in the innermost block that uses them.
 
     In a loop only if each turn begins with a new value. Shared memory stays where it is, and so
-    does all else where the lines are others.
+    does all else where the lines are others. What has a number since another variable has its name
+    has none where that one is not to be seen.
 
     Args:
+        taken: the names of parameters.
         lines: from behind the kernel's head to its closing brace: a line for each statement, and
             for each beginning and end of a block.
     """
@@ -94,6 +111,7 @@ def declared_late(lines: Sequence[str]) -> list[str]:
             variables.append(variable)
     for variable in variables:
         _declare(variable, body, "  ")
+    _shorten(body, taken)
     return [part for each in body for line in each.all_lines for part in line.split("\n")] + ["}"]
 
 
@@ -129,8 +147,10 @@ def _declare(variable: _Variable, body: list[_Statement], indent: str) -> None:
     first = users[0]
     inside = [inner for inner in first.bodies if any(each.has(name) for each in inner)]
     is_inside = len(users) == len(inside) == 1 and not any(_has(line, name) for line in first.lines)
-    if is_inside and (not first.is_loop or _begins_anew(variable, inside[0])):
-        _declare(variable, inside[0], f"{indent}  ")
+    is_own = is_inside and not first.is_loop
+    if is_own or all(_is_apart(variable, user) for user in users):
+        for inner in (each for user in users for each in user.bodies):
+            _declare(variable, inner, f"{indent}  ")
         return
     place = body.index(first)
     value = None if first.bodies or variable.size is not None else _assigned(first.lines[0], name)
@@ -139,6 +159,13 @@ def _declare(variable: _Variable, body: list[_Statement], indent: str) -> None:
         return
     size = "" if variable.size is None else f"[{variable.size}]"
     body.insert(place, _Statement([f"{indent}{variable.type} {name}{size};"], []))
+
+
+def _is_apart(variable: _Variable, statement: _Statement) -> bool:
+    """Whether blocks use a variable, each of which begins with a new value."""
+    is_asked = any(_has(line, variable.name) for line in statement.lines)
+    inner = all(_begins_anew(variable, each) for each in statement.bodies)
+    return bool(statement.bodies) and not is_asked and inner
 
 
 def _begins_anew(variable: _Variable, body: Sequence[_Statement]) -> bool:
@@ -151,9 +178,7 @@ def _begins_anew(variable: _Variable, body: Sequence[_Statement]) -> bool:
         return _is_written(variable, first.lines[0])
     if first.is_loop and _fills(variable, first):
         return True
-    is_asked = any(_has(line, variable.name) for line in first.lines)
-    inner = all(_begins_anew(variable, each) for each in first.bodies)
-    return len(users) == 1 and not is_asked and inner
+    return len(users) == 1 and _is_apart(variable, first)
 
 
 def _is_written(variable: _Variable, line: str) -> bool:
@@ -185,6 +210,37 @@ def _assigned(line: str, place: str) -> str | None:
     name = re.match(r"\w+", place)
     is_own = name is None or _has(value, name[0])
     return None if not text.startswith(f"{place} = ") or is_own else value
+
+
+def _shorten(body: list[_Statement], taken: Set[str]) -> None:
+    """Take the numbers from names that are declared in a block, and in the blocks within.
+
+    Args:
+        body: the block.
+        taken: what is declared around it.
+    """
+    declared = [name for each in body if (name := _new_name(each)) is not None]
+    for n, name in enumerate(declared):
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered is None:
+            continue
+        short = numbered[1]
+        if short in taken or short in declared or any(each.has(short) for each in body):
+            continue
+        for each in body:
+            each.rename(name, short)
+        declared[n] = short
+    for each in body:
+        loop = _COUNTED.match(each.lines[0].splitlines()[-1])
+        own = {loop[1]} if loop else set()
+        for inner in each.bodies:
+            _shorten(inner, {*taken, *declared, *own})
+
+
+def _new_name(statement: _Statement) -> str | None:
+    """The variable that a statement declares, if it does."""
+    match = _DECLARED.match(statement.lines[0])
+    return None if match is None or match[1] in _NO_TYPES else match[2]
 
 
 def _has(text: str, name: str) -> bool:
