@@ -193,30 +193,36 @@ CASES = {
         """
           float sum;
           for (int step = 0; step < 4; ++step) {
-            float row = x[step];
-            sum += row;
+            int64_t row = step * 8;
+            alignas(16) float x_vector[4];
+            sum += x[row] + x_vector[0];
           }
           for (int step = 0; step < 4; ++step) {
-            float row_1 = y[step];
-            float sum_1 = row_1 * row_1;
-            float y_1 = sum_1;
-            float step_1 = y_1;
-            sum += step_1;
+            int64_t row_1 = step * 16;
+            alignas(16) float x_vector_1[4];
+            int64_t step_1 = row_1;
+            float sum_1 = x[row_1] + x_vector_1[0];
+            float float_1 = sum_1;
+            int64_t y_1 = step_1;
+            sum += float_1 + y_1;
           }
         }
         """,
         """
           float sum;
           for (int step = 0; step < 4; ++step) {
-            float row = x[step];
-            sum += row;
+            int64_t row = step * 8;
+            alignas(16) float x_vector[4];
+            sum += x[row] + x_vector[0];
           }
           for (int step = 0; step < 4; ++step) {
-            float row = y[step];
-            float sum_1 = row * row;
-            float y_1 = sum_1;
-            float step_1 = y_1;
-            sum += step_1;
+            int64_t row = step * 16;
+            alignas(16) float x_vector[4];
+            int64_t step_1 = row;
+            float sum_1 = x[row] + x_vector[0];
+            float float_1 = sum_1;
+            int64_t y_1 = step_1;
+            sum += float_1 + y_1;
           }
         }
         """,

@@ -16,7 +16,8 @@ _COUNTED = re.compile(r"^ *for \(\w+ (\w+) = ")
 _DECLARED = re.compile(
     r"^ *(?:alignas\(\d+\) |const )?([a-z]\w*(?: [a-z]+)?) (\w+)(?:\[\d+\])?(?: = .*)?;$"
 )
-_NO_TYPES = ("return", "goto", "else")
+_OURS = ("_vector", "_value", "_part", "_of_row", "_of_piece")
+"""What names of registers end in, besides those of the user's values."""
 
 _BYTES = {
     "bool": 1,
@@ -213,19 +214,19 @@ def _assigned(line: str, place: str) -> str | None:
 
 
 def _shorten(body: list[_Statement], taken: Set[str]) -> None:
-    """Take the numbers from names that are declared in a block, and in the blocks within.
+    """Take numbers from names of registers and of places, in a block and in the blocks within.
 
     Args:
         body: the block.
         taken: what is declared around it.
     """
-    declared = [name for each in body if (name := _new_name(each)) is not None]
-    for n, name in enumerate(declared):
-        numbered = _NUMBERED.fullmatch(name)
-        if numbered is None:
+    matches = [match for each in body if (match := _DECLARED.match(each.lines[0])) is not None]
+    declared = [match[2] for match in matches]
+    for n, match in enumerate(matches):
+        name, short = match[2], _without_number(*match.groups())
+        if short is None or short in {*taken, *declared}:
             continue
-        short = numbered[1]
-        if short in taken or short in declared or any(each.has(short) for each in body):
+        if any(each.has(short) for each in body):
             continue
         for each in body:
             each.rename(name, short)
@@ -237,10 +238,12 @@ def _shorten(body: list[_Statement], taken: Set[str]) -> None:
             _shorten(inner, {*taken, *declared, *own})
 
 
-def _new_name(statement: _Statement) -> str | None:
-    """The variable that a statement declares, if it does."""
-    match = _DECLARED.match(statement.lines[0])
-    return None if match is None or match[1] in _NO_TYPES else match[2]
+def _without_number(type: str, name: str) -> str | None:
+    """A name without the number that tells it from another; None if the user may have given it."""
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is None or not (type in ("int", "int64_t") or numbered[1].endswith(_OURS)):
+        return None
+    return numbered[1]
 
 
 def _has(text: str, name: str) -> bool:
