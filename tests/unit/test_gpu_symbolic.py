@@ -188,7 +188,7 @@ def test_lines_are_read_and_written_as_they_lie() -> None:
         r"row = \(int64_t\)tile_row \* 32 \+ thread;.*x\[column \* m \+ row\]", code, re.S
     )
     assert re.search(
-        r"column_1 = \(int64_t\)tile_column \* 32 \+ thread;.*\[row_1 \* n \+ column_1\]",
+        r"column = \(int64_t\)tile_column \* 32 \+ thread;.*\[row \* n \+ column\]",
         code,
         re.S,
     )

@@ -16,8 +16,9 @@ _COUNTED = re.compile(r"^ *for \(\w+ (\w+) = ")
 _DECLARED = re.compile(
     r"^ *(?:alignas\(\d+\) |const )?([a-z]\w*(?: [a-z]+)?) (\w+)(?:\[\d+\])?(?: = .*)?;$"
 )
-_OURS = ("_vector", "_value", "_part", "_of_row", "_of_piece")
-"""What names of registers end in, besides those of the user's values."""
+_REGISTERS = ("_vector", "_value", "_part", "_of_row", "_of_piece")
+_PLACES = ("element", "row", "column", "tile_row", "tile_column", "layer")
+"""What names of registers end in, besides those of the user's values; and names of places."""
 
 _BYTES = {
     "bool": 1,
@@ -223,7 +224,7 @@ def _shorten(body: list[_Statement], taken: Set[str]) -> None:
     matches = [match for each in body if (match := _DECLARED.match(each.lines[0])) is not None]
     declared = [match[2] for match in matches]
     for n, match in enumerate(matches):
-        name, short = match[2], _without_number(*match.groups())
+        name, short = match[2], _without_number(match[2])
         if short is None or short in {*taken, *declared}:
             continue
         if any(each.has(short) for each in body):
@@ -238,12 +239,11 @@ def _shorten(body: list[_Statement], taken: Set[str]) -> None:
             _shorten(inner, {*taken, *declared, *own})
 
 
-def _without_number(type: str, name: str) -> str | None:
+def _without_number(name: str) -> str | None:
     """A name without the number that tells it from another; None if the user may have given it."""
     numbered = _NUMBERED.fullmatch(name)
-    if numbered is None or not (type in ("int", "int64_t") or numbered[1].endswith(_OURS)):
-        return None
-    return numbered[1]
+    short = "" if numbered is None else numbered[1]
+    return short if short in _PLACES or short.endswith(_REGISTERS) else None
 
 
 def _has(text: str, name: str) -> bool:
