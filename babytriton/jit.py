@@ -35,11 +35,7 @@ from babytriton.runtime.attempts import MISSED
 from babytriton.runtime.executable import COMPILE_LOCK, uncollected
 from babytriton.shortcuts import Moment, Shortcut, is_worth_a_shortcut, newest_first
 from babytriton.sources import SOURCE_KINDS
-from babytriton.specializations import (
-    RECOMPILES,
-    Specialization,
-    Specializations,
-)
+from babytriton.specializations import RECOMPILES, Specialization, Specializations
 from babytriton.stages import Compiled, Lowered, target_of
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
