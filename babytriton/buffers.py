@@ -17,7 +17,7 @@ import torch
 from tvm import relax, tirx
 
 from babytriton import errors, halves
-from babytriton.frontend.lowering import Output, Returned
+from babytriton.frontend.lowering import Output, Returned, Selected
 from babytriton.frontend.program import Cotangent, Hidden
 from babytriton.frontend.signature import leaves_of
 from babytriton.passes.gradient import Parameter, Result
@@ -78,14 +78,16 @@ class Program:
         """
         program = self.lowered.lowering
 
-        def leaf(place: Output | Returned) -> Any:
+        def leaf(place: Output | Returned | Selected) -> Any:
             if isinstance(place, Output):
                 return outputs[place.index]
+            if isinstance(place, Selected):
+                return place.of(leaf(place.whole), leaf(place.mask))
             key = key_of(program.inputs[place.input])
             assert key is not None
             return input(key, self.own.get(key))
 
-        return fill(program.result, leaf, (Output, Returned))
+        return fill(program.result, leaf, (Output, Returned, Selected))
 
     @property
     def is_pure(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tvm import ir, relax, tirx
 
-from babytriton.frontend.lowering import Lowering
+from babytriton.frontend.lowering import Lowering, Selected
 from babytriton.frontend.program import Computed, Hidden, reader
 from babytriton.frontend.signature import leaves_of
 from babytriton.ops.trees import leaves_in
@@ -95,6 +95,8 @@ def divided(lowered: Lowered, size: str, counts: Mapping[str, Sequence[int]]) ->
             multiples[param.name] = times
     if any(_times(x, size, counts, known) != 0 for x in leaves_in(program.result, Computed)):
         raise Whole("the size is a result")
+    if leaves_in(program.result, Selected):
+        raise Whole("a mask selects the result")
     with COMPILE_LOCK:
         found = sharding.divide(program.mod, program.entry, lowered.target, size, multiples)
     return found[: len(_results(program))]

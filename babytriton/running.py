@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tvm.ir import IRModule
 
-from babytriton.frontend.lowering import Lowering, Output, Returned
+from babytriton.frontend.lowering import Lowering, Output, Returned, Selected
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
@@ -258,15 +258,17 @@ def filled(
 ) -> Any:
     """The result of a call, with its tensors and numbers in their places."""
 
-    def leaf(place: Output | Returned | Computed) -> Any:
+    def leaf(place: Output | Returned | Selected | Computed) -> Any:
         if isinstance(place, Returned):
             return parameters[place.input]
+        if isinstance(place, Selected):
+            return place.of(leaf(place.whole), leaf(place.mask))
         if isinstance(place, Computed):
             return place.of(sizes)
         output = outputs[place.index]
         return output.item() if place.is_float else output
 
-    return fill(result, leaf, (Output, Returned, Computed))
+    return fill(result, leaf, (Output, Returned, Selected, Computed))
 
 
 def _launcher(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from babytriton.frontend.lowering import Output, Returned, Write
+from babytriton.frontend.lowering import Output, Returned, Selected, Write
 from babytriton.frontend.objects import test_of
 from babytriton.frontend.parameters import Parameters
 from babytriton.frontend.program import Computed, Hidden
@@ -407,6 +407,10 @@ class _Maker:
         if isinstance(structure, Computed):
             return self._number(structure)
         know = self._attempt.know
+        if isinstance(structure, Selected):
+            places = (structure.whole, structure.mask)
+            whole, mask = (self._result(place, values, output) for place in places)
+            return f"{know('selected', structure.of)}({whole}, {mask})"
         if not isinstance(structure, (tuple, list, dict)):
             return know("value", structure)
         items = structure.values() if isinstance(structure, dict) else structure

@@ -57,15 +57,13 @@ class DataDependent(Diagnostic):
     instead: str = "keep it a tensor, or compute it outside and pass it as an argument"
 
     @classmethod
-    def of_call(cls, span: Span, name: str) -> DataDependent:
+    def of_call(cls, span: Span, name: str, instead: str | None = None) -> DataDependent:
         """Of a call of one of torch's functions."""
-        instead = _WITHOUT_NUMBERS.get(name)
+        instead = instead or _WITHOUT_NUMBERS.get(name)
         return cls(span, name) if instead is None else cls(span, name, instead)
 
 
-_SELECTED = (
-    "torch.where(mask, a, b) keeps the size, and (x * mask).sum() adds up what a mask selects"
-)
+_SELECTED = "torch.where(mask, a, b) keeps the size, and x[mask].sum() adds up what a mask selects"
 _WITHOUT_NUMBERS = {
     "getitem": f"{_SELECTED}; x[i + torch.arange(n)] has a known length",
     **dict.fromkeys(("masked_select", "nonzero", "argwhere"), _SELECTED),

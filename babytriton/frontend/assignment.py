@@ -10,7 +10,7 @@ from typing import Any
 from babytriton import errors
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.visitor import Visitor
-from babytriton.ops.mutation import is_mask, is_view, set_items, update_masked
+from babytriton.ops.mutation import is_view, set_items
 from babytriton.ops.value import Scalar, Value
 
 IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {
@@ -59,9 +59,6 @@ class Assignments(Visitor):
             self.scope.bind(target.id, self._augmented(node, old), self.span(target))
         elif isinstance(target, ast.Subscript):
             owner, key = self.visit(target.value), self.visit(target.slice)
-            if isinstance(owner, Value) and is_mask(key):
-                self._update_masked(node, target, owner, key)
-                return
             old = self.emit(target, operator.getitem, owner, key)
             new = self._augmented(node, old)
             # What is a view of its owner has been written to it already.
@@ -85,14 +82,6 @@ class Assignments(Visitor):
             self._refuse_captured(node, old)
             return self.emit(node, IN_PLACE[type(node.op)], old, new)
         return self.emit(node, OPERATORS[type(node.op)], old, new)
-
-    def _update_masked(
-        self, node: ast.AugAssign, target: ast.Subscript, owner: Value, mask: Value
-    ) -> None:
-        new = self.visit(node.value)
-        self._refuse_captured(target, owner)
-        with self.program.blaming(self.span(target), "setitem", (owner, new)):
-            update_masked(self.program.builder, IN_PLACE[type(node.op)], owner, mask, new)
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -126,8 +115,8 @@ class Assignments(Visitor):
 
     def _bind_name(self, target: ast.Name, value: Any) -> None:
         self.scope.bind(target.id, value, self.span(target))
-        if isinstance(value, Value) and self.program.claims_name(value):
-            self.program.builder.name(target.id, value.expr)
+        if isinstance(value, Value):
+            self.program.name_value(target.id, value)
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
         if isinstance(value, Value) and value.meta.ndim == 0:

@@ -17,6 +17,7 @@ from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import State, containers_in, reachable, refill
 from babytriton.ops import scalars
 from babytriton.ops.regions import Region
+from babytriton.ops.selections.selection import Selection
 from babytriton.ops.storage import Storage
 from babytriton.ops.value import NUMBERS, Scalar, Value
 from babytriton.types import TensorType
@@ -122,6 +123,8 @@ class Join:
         model = other if one is MISSING else one
         if isinstance(model, (tuple, list, dict)):
             return self._container(one, other, model)
+        if isinstance(model, Selection):
+            return self._selection(one, other, model)
         if type(one) in NUMBERS and type(one) is type(other) and _text(one) == _text(other):
             return one
         kinds = {_kind(x) for x in (one, other) if x is not MISSING}
@@ -145,6 +148,13 @@ class Join:
         if hasattr(model, "_fields"):
             return type(model)(*items)
         return tuple(items) if type(model) is tuple else type(model)(items)
+
+    def _selection(self, one: Any, other: Any, model: Selection) -> Selection:
+        if any(side is not MISSING and not _selects_alike(side, model) for side in (one, other)):
+            raise Differ(one, other)
+        sides = [x if x is MISSING else x.parts for x in (one, other)]
+        parts = (self.value(_item(sides[0], i), _item(sides[1], i)) for i in range(3))
+        return model.rebuilt(parts)
 
     def _leaf(self, one: Any, other: Any, model: Any) -> Value:
         builder = self._program.builder
@@ -234,6 +244,10 @@ def leaves(value: Any, model: Any = MISSING) -> list[Any]:
             raise Differ(model, value)
         keys = list(value) if isinstance(value, dict) else range(len(value))
         return [leaf for key in keys for leaf in leaves(value[key], _item(model, key))]
+    if isinstance(value, Selection):
+        if model is not MISSING and not _selects_alike(value, model):
+            raise Differ(model, value)
+        return list(value.parts)
     if _kind(value) is None:
         if model is not MISSING and not (value is model or _equal(value, model)):
             raise Differ(model, value)
@@ -254,6 +268,8 @@ def rebuilt(model: Any, values: Iterator[Any]) -> Any:
         if hasattr(model, "_fields"):
             return type(model)(*items)
         return tuple(items) if type(model) is tuple else type(model)(items)
+    if isinstance(model, Selection):
+        return model.rebuilt(values)
     return model if _kind(model) is None else next(values)
 
 
@@ -269,6 +285,16 @@ def _alike(one: Any, other: Any) -> bool:
     if type(one) is not type(other) or len(one) != len(other):
         return False
     return not isinstance(one, dict) or list(one) == list(other)
+
+
+def _selects_alike(one: Any, other: Any) -> bool:
+    """Whether two masks select the same dimensions of tensors of one type."""
+    return (
+        isinstance(one, Selection)
+        and isinstance(other, Selection)
+        and one.axis == other.axis
+        and [_kind(part) for part in one.parts] == [_kind(part) for part in other.parts]
+    )
 
 
 def join_states(

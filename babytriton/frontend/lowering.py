@@ -32,7 +32,9 @@ from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback, TorchCall
 from babytriton.ops.refusals import Related
+from babytriton.ops.results import same
 from babytriton.ops.reverse.sweep import sweep
+from babytriton.ops.selections.selection import Selection
 from babytriton.ops.sizes import SYMBOLIC, is_symbolic, symbolic_in
 from babytriton.ops.table import Callee, Op
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
@@ -64,6 +66,25 @@ class Returned:
     """A leaf of a function's result that is one of the program's inputs, handed back."""
 
     input: int
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A leaf of a function's result that a mask selects: of a size that each call finds out.
+
+    Attributes:
+        whole: what is selected from.
+        mask: what selects.
+        axis: how many dimensions there are before those that it selects from.
+    """
+
+    whole: Output | Returned
+    mask: Output | Returned
+    axis: int
+
+    def of(self, whole: Any, mask: Any) -> Any:
+        """The elements that the mask selects."""
+        return whole[(*[slice(None)] * self.axis, mask)]
 
 
 @dataclass(frozen=True)
@@ -111,8 +132,8 @@ class Lowering:
         mod: holds the program as its one function, ``entry``.
         entry: the name of that function.
         inputs: what each parameter of the program gets.
-        result: the function's result with :class:`Output`, :class:`Returned` and
-            :class:`Computed` leaves.
+        result: the function's result with :class:`Output`, :class:`Returned`, :class:`Selected`
+            and :class:`Computed` leaves.
         writes: what the function writes into its inputs.
         guards: what must still hold outside the function at a call.
         fallbacks: calls that run through torch.
@@ -380,6 +401,7 @@ def _writes(program: Program, outputs: list[relax.Expr]) -> tuple[Write, ...]:
 def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Expr]) -> Any:
     """The result's structure, and the program's outputs in the order of its leaves."""
     seen: dict[int, Output | Returned] = {}
+    written = program.written()
 
     def leaf(value: Value) -> Output | Returned:
         if id(value) not in seen:
@@ -391,7 +413,18 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
                 outputs.append(value.expr)
         return seen[id(value)]
 
+    def part(value: Value) -> Output | Returned:
+        number = program.given_as(value.expr)
+        if number is None:
+            return leaf(value)
+        if number not in written:
+            return Returned(number)
+        outputs.append(program.builder.emit_te("copy", same, value.expr))
+        return Output(len(outputs) - 1)
+
     def structure(item: Any) -> Any:
+        if isinstance(item, Selection):
+            return Selected(part(item.whole), part(item.mask), item.axis)
         if isinstance(item, Value):
             return leaf(item)
         if isinstance(item, Text):

@@ -35,6 +35,7 @@ from babytriton.ops.refusals import (
 )
 from babytriton.ops.regions import Region
 from babytriton.ops.reverse.tape import still
+from babytriton.ops.selections.selection import Selection
 from babytriton.ops.value import DataDependent, NeedsConstant, Scalar, Value, values_in
 from babytriton.types import MemoryFormat, TensorType, find_dtype, of_any_sizes, size_text
 
@@ -302,6 +303,14 @@ class Program:
         """The number of the input that a tensor is, if it is the caller's own."""
         return next((i for i, known in self.parameters.items() if known is value), None)
 
+    def given_as(self, expr: Any) -> int | None:
+        """The number of the input that is an expression before anything is written to it."""
+        for i, value in self.parameters.items():
+            first = value.made if value.storage is None else value.storage.first[0]
+            if first.same_as(expr):
+                return i
+        return None
+
     def is_same(self, left: Value, right: Value) -> bool | None:
         """Whether two tensors are one object for the user; None if it depends on what is outside.
 
@@ -332,14 +341,18 @@ class Program:
             return "grad"
         return re.sub(r"\W+", "_", self.path_of(index)).strip("_")
 
-    def claims_name(self, value: Value) -> bool:
-        """Whether a value still has the name the builder made up; says so once."""
+    def name_value(self, name: str, value: Value) -> None:
+        """Give what a value stands for the user's name of it, unless it has one already."""
+        selected = isinstance(value, Selection)
+        value = value.whole if isinstance(value, Selection) else value
         if isinstance(value, Scalar) or self.is_parameter(value):
-            return False
+            return
         if any(value is named for named in self._named):
-            return False
-        self._named.append(value)
-        return True
+            return
+        # What a mask selects from may be a tensor that has a name of its own.
+        if not selected or (value.expr in self.builder.bindings and not self.has_name(value.expr)):
+            self._named.append(value)
+            self.builder.name(name, value.expr)
 
     def has_name(self, expr: Any) -> bool:
         """Whether the user has a name for an expression of the program."""
@@ -424,7 +437,7 @@ class Program:
         except DataDependent as error:
             if error.what == "bool":
                 self.fail(errors.TensorCondition(span, _and(_described(operands)) or "a tensor"))
-            self.fail(errors.DataDependent.of_call(span, error.what))
+            self.fail(errors.DataDependent.of_call(span, error.what, error.instead))
         except RecursionError:
             self.fail(errors.TooDeep(span, what, len(self.trail)))
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 from babytriton.diagnostics import Span
 from babytriton.frontend.scope import Scope
+from babytriton.ops.selections.selection import Selection
 from babytriton.ops.storage import Storage
 from babytriton.ops.value import Value
 
@@ -109,7 +110,9 @@ def refill(container: Container, items: Container) -> None:
 def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
     """The tensors in nested containers."""
     seen = set() if seen is None else seen
-    if isinstance(items, Value):
+    if isinstance(items, Selection):
+        yield from items.parts
+    elif isinstance(items, Value):
         yield items
     elif isinstance(items, (*CONTAINERS, tuple)) and id(items) not in seen:
         seen.add(id(items))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tvm import relax, te
 from tvm.error import InternalError
-from tvm.ir import PrimType, Var
+from tvm.ir import Var
 from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
 
@@ -27,6 +27,7 @@ from babytriton.ops.results import checked, same, sizes_of
 from babytriton.ops.reverse import memory
 from babytriton.ops.reverse.rows import CopyStep, RowStep, TorchStep
 from babytriton.ops.reverse.tape import Step, all_still, still
+from babytriton.ops.selections import rules
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
@@ -99,6 +100,8 @@ class Builder(TorchCalls):
             NeedsConstant: a run-time float stands where a constant must.
             Related: symbolic sizes turn out to be equal, or constant.
         """
+        if rules.concerns(fn, args, kwargs):
+            return rules.call(self, fn, args, kwargs)
         write = mutation.find(fn, args, kwargs)
         if write is not None:
             with self.placement.within(write.device):
@@ -339,10 +342,6 @@ class Builder(TorchCalls):
             sample: the value it has at this call.
         """
         return self.read_float(self.float_parameter(name), argument, sample)
-
-    def float_parameter(self, name: str) -> Var:
-        """Declare a parameter for a float."""
-        return R.arg(name, PrimType("float64"))
 
     def read_float(self, number: Var, argument: str | None, sample: float) -> Scalar:
         """A float parameter as a number of the program, where it is used."""

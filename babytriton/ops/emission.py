@@ -55,6 +55,10 @@ class Emission:
         """How many calls the program makes for what they do, and not for a result."""
         self.views = Views()
         """Which of the program's tensors lie in the memory of others."""
+        self.bindings: dict[relax.Var, relax.Expr] = {}
+        """What each variable stands for that is computed."""
+        self.functions: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        """The program's TensorIR functions."""
 
     def meta(self, type: TensorType) -> torch.Tensor:
         """A contiguous tensor of a type that has no storage."""
@@ -70,6 +74,7 @@ class Emission:
         expr = expr if undone is None else undone
         found = R.emit(expr)
         self.views.note(found, expr)
+        self.bindings[found] = expr
         return found
 
     def emit_te(
@@ -100,6 +105,7 @@ class Emission:
             # FuseTIR mixes them up.
             function = function.with_attr("op_pattern", OPAQUE)
         variable = I.decl_function(self.unique(name), function)
+        self.functions[variable] = function
         if inputs:  # what is made of nothing is made where it is read
             types = [self.placement.annotated(type, self.device) for type in types]
         out = types if len(types) > 1 else types[0]
@@ -117,6 +123,10 @@ class Emission:
     def size_argument(self, name: str) -> tirx.Var:
         """Declare a parameter for a size that each call computes."""
         return R.arg(name, PrimType("int64"))
+
+    def float_parameter(self, name: str) -> ir.Var:
+        """Declare a parameter for a float."""
+        return R.arg(name, PrimType("float64"))
 
     def effect(
         self, name: str, fn: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]

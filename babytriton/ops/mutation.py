@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ import torch
 
 from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
+from babytriton.ops.selections import items
+from babytriton.ops.selections.selection import Selection
 from babytriton.ops.subscript import expanded, require_one_dtype
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
@@ -133,6 +135,11 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
     return Write(_without_write(fn, name), args, dict(kwargs), args[:1])
 
 
+def is_assignment(fn: Callee) -> bool:
+    """Whether a call without its write is that of a method which has no other spelling."""
+    return fn in _BY_NAME.values()
+
+
 def _without_write(fn: Callee, name: str) -> Callee:
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -162,7 +169,7 @@ def apply(
         if not isinstance(target, Value) or isinstance(target, Scalar):
             raise IllTyped(f"a {type(target).__name__} cannot be written to")
     typed(builder.device, builder.symbols, tried, args, kwargs)
-    ours = write.fn in _BY_NAME.values()
+    ours = is_assignment(write.fn)
     run = write.fn if ours else partial(_called, builder, write.fn)
     found = run(*write.args, **write.kwargs)
     results = found if isinstance(found, (tuple, list)) else [found]
@@ -184,14 +191,13 @@ def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
     return builder.call(fn, args, kwargs)
 
 
-_MASKED = "how many elements a mask selects depends on data"
-_WHERE = "use torch.where, or a mask alone and one number"
-
-
 def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     """``owner[item] = new``: into a view for numbers and slices, to given places for tensors."""
     with builder.placement.within(owner.device):
-        _set_items(builder, owner, item, new)
+        if isinstance(owner, Selection) or items.has_mask(item):
+            items.write(builder, owner, item, new)
+        else:
+            _set_items(builder, owner, item, new)
 
 
 def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
@@ -204,8 +210,8 @@ def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
         shape = tuple(view.meta.shape)
         fitted = _fitted(builder, new, len(shape), view.meta.dtype).expand(shape)
         builder.memory.write(view, fitted.expr)
-    elif any(_is_mask(part) for part in item):
-        _write_masked(builder, owner, item, new)
+    elif any(_is_old_mask(part) for part in item):
+        raise Mutation(f"a mask of {torch.uint8} is no longer one", "mask.bool() selects")
     else:
         _write_places(builder, owner, expanded(item, owner.meta.ndim), new)
 
@@ -216,53 +222,6 @@ def is_view(value: Value, owner: Value) -> bool:
         return False
     part = value.storage.part
     return value.storage is owner.storage or (part is not None and part.whole is owner.storage)
-
-
-def _write_masked(builder: Builder, owner: Value, item: tuple[Any, ...], new: Any) -> None:
-    [mask, *more] = item
-    if more or mask.meta.dtype != torch.bool:
-        raise Mutation(_MASKED, _WHERE)
-    filled = builder.call(torch.masked_fill, (owner, _spread(mask, owner), _one(new)), {})
-    builder.memory.write(owner, filled.expr)
-
-
-def update_masked(
-    builder: Builder, update: Callable[..., Any], owner: Value, mask: Value, new: Any
-) -> None:
-    """``owner[mask] += new``, of one number.
-
-    Args:
-        builder: emits it.
-        update: what changes a tensor in place, such as ``operator.iadd``.
-        owner: whose elements change.
-        mask: which of them do.
-        new: the number, or a tensor of one element.
-    """
-    with builder.placement.within(owner.device):
-        value, selected = _one(new), owner.meta.ndim - mask.meta.ndim + 1
-        if isinstance(new, Value) and new.meta.ndim > selected:
-            raise IllTyped(f"a tensor of {new.meta.ndim} dimensions does not fit {selected}")
-        if tuple(mask.meta.shape) != tuple(owner.meta.shape[: mask.meta.ndim]):
-            shapes = (list(x.meta.shape) for x in (mask, owner))
-            raise IllTyped("a mask of shape {} does not fit a tensor of shape {}".format(*shapes))
-        changed = builder.call(torch.clone, (owner,), {})
-        builder.call(update, (changed, value), {})
-        kept = builder.call(torch.where, (_spread(mask, owner), changed, owner), {})
-        builder.memory.write(owner, kept.expr)
-
-
-def _spread(mask: Value, owner: Value) -> Any:
-    """A mask of a tensor's first dimensions, in all of them."""
-    return mask.reshape((*mask.meta.shape, *[1] * (owner.meta.ndim - mask.meta.ndim)))
-
-
-def _one(new: Any) -> Any:
-    """What is put in the place of each element that a mask selects."""
-    if not isinstance(new, Value):
-        return new
-    if new.meta.numel() != 1:
-        raise Mutation(_MASKED, _WHERE)
-    return new.reshape(()) if new.meta.ndim else new
 
 
 def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) -> None:
@@ -308,13 +267,8 @@ def _index(builder: Builder, part: Any) -> Value:
     return part if isinstance(part, Value) else builder.call(torch.tensor, (part,), {})
 
 
-def is_mask(item: Any) -> bool:
-    """Whether an index is a mask, which selects elements by its own numbers."""
-    return isinstance(item, Value) and item.meta.dtype == torch.bool and item.meta.ndim > 0
-
-
-def _is_mask(part: Any) -> bool:
-    return isinstance(part, Value) and part.meta.dtype in (torch.bool, torch.uint8)
+def _is_old_mask(part: Any) -> bool:
+    return isinstance(part, Value) and part.meta.dtype == torch.uint8
 
 
 def _fitted(builder: Builder, new: Any, ndim: int, dtype: torch.dtype) -> Value:

@@ -230,11 +230,17 @@ class Method:
 
 
 class DataDependent(Exception):
-    """Python asked for a number that a tensor holds only at run time."""
+    """Python asked for a number that a tensor holds only at run time.
 
-    def __init__(self, what: str) -> None:
+    Attributes:
+        what: asked for it.
+        instead: what the user can write, where that is known.
+    """
+
+    def __init__(self, what: str, instead: str | None = None) -> None:
         super().__init__(what)
         self.what = what
+        self.instead = instead
 
 
 class NeedsConstant(Exception):

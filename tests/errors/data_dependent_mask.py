@@ -1,4 +1,4 @@
-"""A result whose shape depends on the numbers."""
+"""A function of what a mask selects that needs to know how much that is."""
 
 import torch
 
@@ -7,7 +7,7 @@ import babytriton as bt
 
 @bt.jit
 def f(x):
-    return x[x > 0]
+    return x[x > 0].sort()
 
 
 def run():

@@ -45,6 +45,7 @@ NO_TYPES: Mapping[str, str] = MappingProxyType({})
 """Those of names of which nothing is known."""
 
 _ZEROS, _MINUS_ONES = ("0.0f", "0.0"), ("-1.0f", "-1.0")
+_NO_BITS = ("0", "(uint64_t)0ULL")
 _EXPONENTIALS = ("exp", "expf", "exp2", "exp2f")
 
 # Operators that compilers warn of where others stand beside them without parentheses.
@@ -203,6 +204,8 @@ class _Parser:
                 right_binds = _UNARY
             if binds in _COMPARISONS:
                 left_binds = right_binds = max(_COMPARISONS) + 1
+            if operator == "^" and right.text in _NO_BITS:
+                continue
             if operator == "+" and self._in_address and (right.narrow or right).text == "0":
                 continue
             if operator == "+" and self._in_address:

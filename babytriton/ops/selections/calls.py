@@ -1,0 +1,224 @@
+"""Calls of torch on what masks select, as calls on the tensors that they select from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from babytriton.ops import mutation
+from babytriton.ops.meta import tensors_of, typed
+from babytriton.ops.refusals import IllTyped
+from babytriton.ops.selections.equality import are_equal
+from babytriton.ops.selections.selection import UNKNOWN, Selection, where
+from babytriton.ops.sizes import is_one
+from babytriton.ops.table import Callee
+from babytriton.ops.value import DataDependent, Value, map_values, values_in
+
+if TYPE_CHECKING:
+    from babytriton.ops.builder import Builder
+
+_SIZES = (1009, 2017)
+"""Sizes that are tried for what a mask selects: primes, which no other size is by chance."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of torch with selections among its arguments.
+
+    Attributes:
+        builder: emits it.
+        name: of the row of what is called, or of what it does before it writes.
+        fn, args, kwargs: the call.
+    """
+
+    builder: Builder
+    name: str
+    fn: Callee
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def selections(self) -> list[Selection]:
+        """The selections among the arguments, in order."""
+        return [x for x in values_in((self.args, self.kwargs)) if isinstance(x, Selection)]
+
+    @property
+    def first(self) -> Selection:
+        """The first of them."""
+        return self.selections[0]
+
+    @property
+    def flat(self) -> Call:
+        """The same call of selections with masks of one dimension, by one mask.
+
+        Raises:
+            DataDependent: they are selected by different masks.
+        """
+        first = self.first.flat
+
+        def flattened(value: Value) -> Value:
+            if not isinstance(value, Selection):
+                return value
+            self.require_alike(value)
+            found = value.flat
+            return Selection(found.whole, first.mask, found.axis, first.by)
+
+        args, kwargs = map_values((self.args, self.kwargs), flattened)
+        return replace(self, args=args, kwargs=kwargs)
+
+    def require_alike(self, other: Selection) -> None:
+        """Refuse what another mask selects.
+
+        Raises:
+            DataDependent: it does, as far as is known.
+        """
+        if not are_equal(self.builder, self.first.by, other.by):
+            raise DataDependent(self.name, "all must be selected by the same mask")
+
+    def argument(self, at: int, name: str, default: Any = None) -> Any:
+        """An argument by its position or its name."""
+        aliases = {"dim": "axis", "keepdim": "keepdims"}
+        found = self.kwargs.get(name, self.kwargs.get(aliases.get(name, name), default))
+        return self.args[at] if at < len(self.args) else found
+
+    def refuse(self) -> DataDependent:
+        """That there is no way to compute it."""
+        return DataDependent(self.name, UNKNOWN)
+
+    def on_wholes(self, whole: Callable[[Selection], Any] = lambda x: x.whole) -> Any:
+        """Emit the call with other tensors in place of the selections."""
+
+        def put(value: Value) -> Any:
+            return whole(value) if isinstance(value, Selection) else value
+
+        args, kwargs = map_values((self.args, self.kwargs), put)
+        return self.builder.call(self.fn, args, kwargs)
+
+    def selected(self, result: Any, axes: Mapping[int, int] | int) -> Any:
+        """A result's tensors as selections, in order, along these dimensions."""
+        by = self.first
+        count = iter(range(len(values_in(result))))
+
+        def put(value: Value) -> Value:
+            number = next(count)
+            axis = axes if isinstance(axes, int) else axes[number]
+            return Selection(value, by.mask, axis, by.by)
+
+        return map_values(result, put)
+
+
+def elementwise(call: Call) -> Any:
+    """A function of each element: it is computed of all elements, selected or not."""
+    if len({x.mask.meta.ndim for x in call.selections}) > 1:
+        call = call.flat
+    by = call.first
+    after = by.whole.meta.ndim - by.dims.stop
+    operands = map_values((call.args, call.kwargs), lambda value: _aligned(call, value, after))
+    written = mutation.find(call.fn, call.args, call.kwargs)
+    result = call.builder.call(call.fn, *operands)
+    if written is not None:
+        return written.targets[0]
+    if not isinstance(result, Value):
+        return result
+    axis = result.meta.ndim - after - by.mask.meta.ndim
+    return Selection(result, by.mask, axis, by.by)
+
+
+def _aligned(call: Call, value: Value, after: int) -> Value:
+    """An operand of the call on whole tensors.
+
+    Args:
+        call: the call.
+        value: its operand.
+        after: how many dimensions there are after those that masks select from.
+    """
+    by = call.first
+    if isinstance(value, Selection):
+        call.require_alike(value)
+        if value.whole.meta.ndim - value.dims.stop != after:
+            raise IllTyped("the dimensions that masks select from are at different places")
+        return value.whole
+    place = value.meta.ndim - 1 - after
+    if place >= 0:
+        sizes = tuple(value.meta.shape)
+        if not is_one(sizes[place]):
+            raise call.refuse()
+        value = value.reshape((*sizes[:place], *[1] * by.mask.meta.ndim, *sizes[place + 1 :]))
+    if not call.builder.tape.depends((value,)):
+        return value
+    # What is not selected may give infinities, whose gradients must not reach it.
+    found = where(by.spread, value, 0)
+    return found if value.meta.ndim else found.to(by.whole.meta.dtype)
+
+
+def casts(call: Call) -> Any:
+    """A cast, which looks only at the dtype of a tensor that it is given as a model."""
+    args = tuple(
+        other.meta.dtype if i and isinstance(other, Value) else other
+        for i, other in enumerate(call.args)
+    )
+    fn = torch.Tensor.to if args != call.args else call.fn
+    return elementwise(replace(call, fn=fn, args=args))
+
+
+def along_others(call: Call) -> Any:
+    """A function that looks along other dimensions than those that masks select from."""
+    call = call.flat
+    return call.selected(call.on_wholes(), _axes(call))
+
+
+def shaped(call: Call) -> Any:
+    """A function that gives the same elements in other dimensions."""
+    call = call.flat
+    axes = _axes(call)
+    result = call.on_wholes()
+    first = call.first
+    if call.name in _RESHAPES:
+        sizes = tuple(result.meta.shape)
+        before = (first.whole.meta.shape[: first.axis], sizes[: axes[0]])
+        if math.prod(before[0]) != math.prod(before[1]):
+            raise call.refuse()
+    return call.selected(result, axes)
+
+
+_RESHAPES = frozenset(("reshape", "view", "flatten", "unflatten", "ravel"))
+
+
+def _axes(call: Call) -> dict[int, int]:
+    """The dimension of each result that is as long as the mask selects, by the results' numbers.
+
+    Raises:
+        DataDependent: there is none, or it is not known.
+    """
+    try:
+        one, other = (_shapes(call, size) for size in _SIZES)
+    except IllTyped:
+        _shapes(call, None)  # torch may refuse it for any size
+        raise call.refuse() from None
+    axes = {}
+    for number, (shape, second) in enumerate(zip(one, other)):
+        differing = [d for d, sizes in enumerate(zip(shape, second)) if sizes == _SIZES]
+        expected = [second[d] if d in differing else size for d, size in enumerate(shape)]
+        if len(one) != len(other) or len(differing) != 1 or expected != list(second):
+            raise call.refuse()
+        [axes[number]] = differing
+    return axes
+
+
+def _shapes(call: Call, size: int | None) -> list[tuple[Any, ...]]:
+    """The shapes of the results where a mask selects so many elements, or all."""
+
+    def sized(value: Value) -> Value:
+        if not isinstance(value, Selection):
+            return value
+        shape = list(value.whole.meta.shape)
+        shape[value.axis] = shape[value.axis] if size is None else size
+        return Value(call.builder, value.mask.made, value.whole.meta.new_empty(shape))
+
+    args, kwargs = map_values((call.args, call.kwargs), sized)
+    found = typed(call.builder.device, call.builder.symbols, call.fn, args, kwargs)
+    return [tuple(meta.shape) for meta in tensors_of(found)]

@@ -1,0 +1,68 @@
+"""Products and norms of rows that masks select, and what else treats each row alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from babytriton.ops.selections.calls import Call, along_others
+from babytriton.ops.selections.selection import Selection
+from babytriton.ops.value import Value, map_values, values_in
+
+
+def each_row(call: Call) -> Any:
+    """A function of each row along the last dimension, or of less."""
+    call = call.flat
+    first = call.first
+    rows = call.name in ("linear", "prelu") and not _is_one(call.args[1:])
+    if rows and (first.axis or first.ndim < 2):
+        raise call.refuse()
+    return _guarded(call)
+
+
+def _is_one(weights: tuple[Any, ...]) -> bool:
+    return all(x.meta.numel() == 1 for x in values_in(weights))
+
+
+def normalized(call: Call) -> Any:
+    """A norm over the last dimensions."""
+    call = call.flat
+    shape = call.argument(1, "normalized_shape")
+    count = len(shape) if isinstance(shape, (tuple, list)) else 1
+    if call.first.axis >= call.first.ndim - count:
+        raise call.refuse()
+    return _guarded(call)
+
+
+def product(call: Call) -> Any:
+    """A matrix product: of rows or columns that are selected, or over them."""
+    call = call.flat
+    left, right = call.args
+    inner = [x.ndim - 1 if x is left else max(x.ndim - 2, 0) for x in (left, right)]
+    summed = [isinstance(x, Selection) and x.axis == dim for x, dim in zip((left, right), inner)]
+    if max(left.ndim, right.ndim) > 2 or any(summed) != all(summed):
+        raise call.refuse()
+    if all(summed):
+        return call.on_wholes(lambda x: x.filled(0))
+    if len(call.selections) > 1:
+        raise call.refuse()
+    return _guarded(call)
+
+
+def _guarded(call: Call) -> Any:
+    """A call of rows that have other tensors in common.
+
+    Their gradients are sums over rows, in which those that are not selected must be zero.
+    """
+    shared = [x for x in values_in((call.args, call.kwargs)) if not isinstance(x, Selection)]
+    if not call.builder.tape.depends(shared):
+        return along_others(call)
+    args, kwargs = map_values((call.args, call.kwargs), _refilled)
+    found = along_others(Call(call.builder, call.name, call.fn, args, kwargs))
+    return map_values(found, _refilled)
+
+
+def _refilled(value: Value) -> Value:
+    """What a mask selects of floats, with zeros elsewhere; other tensors as they are."""
+    if not isinstance(value, Selection) or not value.meta.dtype.is_floating_point:
+        return value
+    return Selection(value.filled(0), value.mask, value.axis, value.by)
