@@ -66,7 +66,6 @@ class DataDependent(Diagnostic):
 _SELECTED = "torch.where(mask, a, b) keeps the size, and x[mask].sum() adds up what a mask selects"
 _WITHOUT_NUMBERS = {
     "getitem": f"{_SELECTED}; x[i + torch.arange(n)] has a known length",
-    **dict.fromkeys(("masked_select", "nonzero", "argwhere"), _SELECTED),
     "bincount": "torch.zeros(n).index_add(0, x, torch.ones(len(x))) counts up to a known number",
 }
 """What to write in place of functions whose results have as many elements as numbers say."""

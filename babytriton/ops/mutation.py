@@ -13,7 +13,7 @@ import torch
 
 from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
-from babytriton.ops.selections import items
+from babytriton.ops.selections import items, places
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.subscript import expanded, require_one_dtype
 from babytriton.ops.table import Callee
@@ -194,6 +194,7 @@ def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
 def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     """``owner[item] = new``: into a view for numbers and slices, to given places for tensors."""
     with builder.placement.within(owner.device):
+        item = items.as_mask(item)
         if isinstance(owner, Selection) or items.has_mask(item):
             items.write(builder, owner, item, new)
         else:
@@ -213,6 +214,8 @@ def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     elif any(_is_old_mask(part) for part in item):
         raise Mutation(f"a mask of {torch.uint8} is no longer one", "mask.bool() selects")
     else:
+        if places.has_places(item):
+            item, new = places.outside(builder, owner, item, new)
         _write_places(builder, owner, expanded(item, owner.meta.ndim), new)
 
 

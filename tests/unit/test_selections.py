@@ -181,6 +181,48 @@ def test_masks_of_what_masks_select() -> None:
     check(narrowed, X, ROWS)
 
 
+def test_places_of_masks() -> None:
+    def placed(x, y, m):
+        (rows,) = torch.where(m)
+        x[rows] = y[rows] * 2
+        x[torch.nonzero(~m, as_tuple=True)] += 1
+        i, j = torch.where(y > 1)
+        x[i, j] = 0.0
+        y[i, 0] = x[i, j] - 1
+        k = m.nonzero().squeeze(-1)
+        y[k, 1] = x[k, 2].abs()
+        y[k - 1, 2:4] = x[k][:, :2]
+        y.index_add_(0, k, y.index_select(0, k))
+        found = torch.nonzero(x > 0), torch.argwhere(m), (x[:, 0] > 0).long().nonzero()
+        return x, y, rows, *found, len(rows), k.numel(), rows.max()
+
+    check(placed, X, Y, ROWS)
+    check(placed, X, Y, ~ROWS)
+
+
+def test_experts() -> None:
+    def mixture(x, choice, w):
+        out = torch.zeros_like(x)
+        for e in range(w.shape[0]):
+            slot, token = torch.where(choice == e)
+            out.index_add_(0, token, x[token].relu() @ w[e] * (slot[:, None] + 1))
+        return out
+
+    choice = torch.tensor([[0, 1, 2, 0, 1, 2, 0], [1, 2, 2, 1, 0, 0, 1]])
+    args = X, choice, numbers(3, 5, 5)
+    check(mixture, *args, within=1e-5)
+    wanted = gradients(mixture, *doubled(args))
+    compare(gradients(bt.jit("cpu")(mixture), *args), wanted, 2e-5)
+
+
+def test_likelihoods() -> None:
+    def loss(x, t, m):
+        likely = F.log_softmax(x[m], -1).gather(1, t[m].unsqueeze(1)).squeeze(1)
+        return -likely.mean(), likely.exp()
+
+    check(loss, X, CLASSES, ROWS)
+
+
 def test_writes_to_what_masks_select() -> None:
     def written(x, m):
         v = x[m]
@@ -371,6 +413,7 @@ GRADIENTS: dict[str, Callable[..., Any]] = {
     "rows": lambda x, b, m: F.layer_norm(x[m], (5,), b).var(0),
     "loss": lambda x, b, m: F.cross_entropy(x[m] * b, torch.arange(7)[m] % 5),
     "softmax": lambda x, b, m: torch.softmax(x[m] * b, 0).square().sum(0),
+    "places": lambda x, b, m: (x * b)[torch.where(m)[0]].abs().log().sum(0),
     "second mask": lambda x, b, m: (v := x[m] + b)[v > 0].log().sum(),
     "largest": lambda x, b, m: (x * b)[m].amax(0),
     "result": lambda x, b, m: (x * b)[m],

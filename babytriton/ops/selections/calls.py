@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.ops import mutation
 from babytriton.ops.meta import tensors_of, typed
 from babytriton.ops.refusals import IllTyped
 from babytriton.ops.selections.equality import are_equal
@@ -33,6 +32,7 @@ class Call:
         builder: emits it.
         name: of the row of what is called, or of what it does before it writes.
         fn, args, kwargs: the call.
+        target: what it writes to, if it does.
     """
 
     builder: Builder
@@ -40,6 +40,7 @@ class Call:
     fn: Callee
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    target: Value | None = None
 
     @property
     def selections(self) -> list[Selection]:
@@ -118,10 +119,9 @@ def elementwise(call: Call) -> Any:
     by = call.first
     after = by.whole.meta.ndim - by.dims.stop
     operands = map_values((call.args, call.kwargs), lambda value: _aligned(call, value, after))
-    written = mutation.find(call.fn, call.args, call.kwargs)
     result = call.builder.call(call.fn, *operands)
-    if written is not None:
-        return written.targets[0]
+    if call.target is not None:
+        return call.target
     if not isinstance(result, Value):
         return result
     axis = result.meta.ndim - after - by.mask.meta.ndim
@@ -168,13 +168,13 @@ def casts(call: Call) -> Any:
 def along_others(call: Call) -> Any:
     """A function that looks along other dimensions than those that masks select from."""
     call = call.flat
-    return call.selected(call.on_wholes(), _axes(call))
+    return call.selected(call.on_wholes(), axes_of(call))
 
 
 def shaped(call: Call) -> Any:
     """A function that gives the same elements in other dimensions."""
     call = call.flat
-    axes = _axes(call)
+    axes = axes_of(call)
     result = call.on_wholes()
     first = call.first
     if call.name in _RESHAPES:
@@ -188,16 +188,16 @@ def shaped(call: Call) -> Any:
 _RESHAPES = frozenset(("reshape", "view", "flatten", "unflatten", "ravel"))
 
 
-def _axes(call: Call) -> dict[int, int]:
+def axes_of(call: Call) -> dict[int, int]:
     """The dimension of each result that is as long as the mask selects, by the results' numbers.
 
     Raises:
         DataDependent: there is none, or it is not known.
     """
     try:
-        one, other = (_shapes(call, size) for size in _SIZES)
+        one, other = (shapes_of(call, size) for size in _SIZES)
     except IllTyped:
-        _shapes(call, None)  # torch may refuse it for any size
+        shapes_of(call, None)  # torch may refuse it for any size
         raise call.refuse() from None
     axes = {}
     for number, (shape, second) in enumerate(zip(one, other)):
@@ -209,7 +209,7 @@ def _axes(call: Call) -> dict[int, int]:
     return axes
 
 
-def _shapes(call: Call, size: int | None) -> list[tuple[Any, ...]]:
+def shapes_of(call: Call, size: int | None) -> list[tuple[Any, ...]]:
     """The shapes of the results where a mask selects so many elements, or all."""
 
     def sized(value: Value) -> Value:

@@ -9,6 +9,7 @@ import torch
 
 from babytriton.ops.refusals import IllTyped, Mutation
 from babytriton.ops.selections.equality import are_equal
+from babytriton.ops.selections.places import mask_of
 from babytriton.ops.selections.selection import UNKNOWN, Selection, spread, where
 from babytriton.ops.sizes import is_one
 from babytriton.ops.subscript import require_one_dtype
@@ -35,11 +36,17 @@ def has_mask(item: Any) -> bool:
     return any(map(is_mask, item)) if isinstance(item, tuple) else is_mask(item)
 
 
+def as_mask(item: Any) -> Any:
+    """What stands between brackets, with a mask in place of all the places where it is true."""
+    mask = mask_of(item)
+    return item if mask is None else mask
+
+
 def selects(fn: Callee, args: tuple[Any, ...]) -> bool:
     """Whether a call selects by a mask from a tensor that is none's selection."""
     if fn in _SELECT:
         return len(args) == 2 and is_mask(args[1])
-    return fn in _GETITEM and len(args) == 2 and has_mask(args[1])
+    return fn in _GETITEM and len(args) == 2 and has_mask(as_mask(args[1]))
 
 
 def select(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Selection:
@@ -49,7 +56,7 @@ def select(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Selection:
         DataDependent: some are tensors, or there is another mask.
         IllTyped: the mask does not fit the tensor.
     """
-    whole, item = args
+    whole, item = args[0], as_mask(args[1])
     if fn in _SELECT:
         shape = torch.broadcast_shapes(*(tuple(x.meta.shape) for x in args))
         whole, item = whole.expand(shape), item.expand(shape)

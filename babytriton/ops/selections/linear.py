@@ -16,7 +16,7 @@ def each_row(call: Call) -> Any:
     rows = call.name in ("linear", "prelu") and not _is_one(call.args[1:])
     if rows and (first.axis or first.ndim < 2):
         raise call.refuse()
-    return _guarded(call)
+    return guarded(call)
 
 
 def _is_one(weights: tuple[Any, ...]) -> bool:
@@ -30,7 +30,7 @@ def normalized(call: Call) -> Any:
     count = len(shape) if isinstance(shape, (tuple, list)) else 1
     if call.first.axis >= call.first.ndim - count:
         raise call.refuse()
-    return _guarded(call)
+    return guarded(call)
 
 
 def product(call: Call) -> Any:
@@ -45,10 +45,10 @@ def product(call: Call) -> Any:
         return call.on_wholes(lambda x: x.filled(0))
     if len(call.selections) > 1:
         raise call.refuse()
-    return _guarded(call)
+    return guarded(call)
 
 
-def _guarded(call: Call) -> Any:
+def guarded(call: Call) -> Any:
     """A call of rows that have other tensors in common.
 
     Their gradients are sums over rows, in which those that are not selected must be zero.
@@ -56,12 +56,12 @@ def _guarded(call: Call) -> Any:
     shared = [x for x in values_in((call.args, call.kwargs)) if not isinstance(x, Selection)]
     if not call.builder.tape.depends(shared):
         return along_others(call)
-    args, kwargs = map_values((call.args, call.kwargs), _refilled)
+    args, kwargs = map_values((call.args, call.kwargs), refilled)
     found = along_others(Call(call.builder, call.name, call.fn, args, kwargs))
-    return map_values(found, _refilled)
+    return map_values(found, refilled)
 
 
-def _refilled(value: Value) -> Value:
+def refilled(value: Value) -> Value:
     """What a mask selects of floats, with zeros elsewhere; other tensors as they are."""
     if not isinstance(value, Selection) or not value.meta.dtype.is_floating_point:
         return value

@@ -76,6 +76,7 @@ _DIM: Mapping[str, tuple[int, int | None]] = {
     "normalize": (2, 1),
     "cosine_similarity": (2, 1),
     "glu": (1, -1),
+    "gather": (1, None),
 }
 """Where the dimension stands among the arguments, and which one it is by default."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from babytriton.ops import activations, casts, elementwise, logic, math, mutation, powers
-from babytriton.ops.selections import calls, items, linear, reductions
+from babytriton.ops.selections import calls, items, linear, places, reductions
 from babytriton.ops.selections.calls import Call
 from babytriton.ops.selections.selection import UNKNOWN, Selection
 from babytriton.ops.table import Callee, Op
@@ -35,7 +35,6 @@ _SHAPED = (
     *("reshape", "view", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "permute"),
     *("transpose", "swapaxes", "movedim", "t", "mT", "expand", "cat", "stack", "split"),
     *("split_with_sizes", "unsafe_split", "chunk", "tensor_split", "unbind", "narrow", "select"),
-    "getitem",
 )
 _LOSSES = (
     *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
@@ -49,13 +48,15 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_SHAPED, calls.shaped),
     **dict.fromkeys(reductions.REDUCING, reductions.reducing),
     **dict.fromkeys(reductions.KEEPING, reductions.keeping),
-    **dict.fromkeys(("normalize", "cosine_similarity", "glu"), reductions.looking),
+    **dict.fromkeys(("normalize", "cosine_similarity", "glu", "gather"), reductions.looking),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), reductions.moments),
     **dict.fromkeys(("cross_entropy", "nll_loss"), reductions.classification),
     **dict.fromkeys(_LOSSES, reductions.loss),
     **dict.fromkeys(("layer_norm", "rms_norm"), linear.normalized),
     **dict.fromkeys(("linear", "embedding", "one_hot", "prelu"), linear.each_row),
     **dict.fromkeys(("matmul", "mm", "mv"), linear.product),
+    **dict.fromkeys(("index_add", "index_copy", "index_fill"), places.adding),
+    **dict.fromkeys(("getitem", "index_select", "take"), places.indexed),
     "mean": reductions.mean,
 }
 """By the names of rows."""
@@ -63,7 +64,7 @@ RULES: Mapping[str, Rule] = {
 
 def concerns(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call selects by a mask, or is one of what masks select."""
-    if items.selects(fn, args):
+    if items.selects(fn, args) or places.finds(fn, args, kwargs):
         return True
     return any(isinstance(value, Selection) for value in values_in((args, kwargs)))
 
@@ -77,12 +78,12 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
     """
     if items.selects(fn, args):
         return items.select(builder, fn, args)
+    if places.finds(fn, args, kwargs):
+        return places.find(builder, fn, args, kwargs)
     if fn in _QUERIES:
         return _QUERIES[fn](*args, **kwargs)
     name = str(getattr(fn, "__name__", fn))
     written = mutation.find(fn, args, kwargs)
-    if written is not None and not isinstance(written.targets[0], Selection):
-        raise DataDependent(name, UNKNOWN)
     does = fn if written is None else written.fn
     row = builder.table.get(does)
     if row is not None and not row.registered and row.name in RULES:
@@ -91,9 +92,15 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
         rule = calls.elementwise
     else:
         raise DataDependent(name, UNKNOWN)
-    if written is not None and rule not in (calls.elementwise, calls.casts):
-        raise DataDependent(name, UNKNOWN)
-    return rule(Call(builder, does.__name__ if row is None else row.name, fn, args, kwargs))
+    target = None
+    if written is not None:
+        [target, *others] = written.targets
+        in_place = (calls.elementwise, calls.casts)
+        takes = in_place if isinstance(target, Selection) else (places.adding,)
+        if rule not in takes or others or target is not args[0]:
+            raise DataDependent(name, UNKNOWN)
+    name = does.__name__ if row is None else row.name
+    return rule(Call(builder, name, fn, args, kwargs, target))
 
 
 def _size(selection: Selection, dim: int | None = None) -> Any:
