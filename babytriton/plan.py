@@ -53,11 +53,13 @@ class Updates:
         entry: the program's function.
         pairs: the number of a parameter, and that of the output that it is to hold.
         fresh: the numbers of the parameters that are calls of torch which give new tensors.
+        own: whether nothing else sees what is written, also where the program fails.
     """
 
     entry: str = ""
     pairs: tuple[tuple[int, int], ...] = ()
     fresh: tuple[int, ...] = ()
+    own: bool = False
 
 
 NO_UPDATES = Updates()

@@ -305,7 +305,9 @@ def _torch(
         kwargs = {**kwargs, "alpha": at.number(node, builtins.kind_of(factor), factor)}
     at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
-        return at.program.builder.call(fn, args, kwargs)
+        found = at.program.builder.call(fn, args, kwargs)
+    at.program.unbound.note(fn, args, kwargs, found)
+    return found
 
 
 def _python(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,15 +60,17 @@ class Counted(Items):
 
 @dataclass(frozen=True)
 class Rows(Items):
-    """A tensor, by its first dimension."""
+    """A tensor, by one of its dimensions."""
 
     tensor: Value
+    dim: int = 0
 
     def count(self) -> Any:
-        return self.tensor.meta.shape[0]
+        return self.tensor.meta.shape[self.dim]
 
     def item(self, apply: Apply, index: Any) -> Any:
-        return apply(operator.getitem, self.tensor, index)
+        place = (*[slice(None)] * self.dim, index) if self.dim else index
+        return apply(operator.getitem, self.tensor, place)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,26 @@ class Listed(Items):
 
     def item(self, apply: Apply, index: Any) -> Any:
         return self.items[index]
+
+
+class Unbound:
+    """The tuples that ``torch.unbind`` gave, whose tensors have a number each in what it took."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Rows]] = {}
+
+    def note(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
+        """Take note of what a call of torch gave."""
+        if fn not in (torch.unbind, torch.Tensor.unbind):
+            return
+        tensor, dim = (*args, *kwargs.values(), 0)[:2]
+        # With the tuple itself: as long as it is there, no other one has its identity.
+        self._known[id(found)] = found, Rows(tensor, dim % tensor.ndim)
+
+    def items(self, iterable: Any) -> Any:
+        """The same by number, if it is such a tuple."""
+        known = self._known.get(id(iterable))
+        return iterable if known is None else known[1]
 
 
 class Generated(list[Any]):

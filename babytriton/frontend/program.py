@@ -16,6 +16,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.iteration import Unbound
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import TensorSpec, records
 from babytriton.frontend.state import State
@@ -153,6 +154,7 @@ class Program:
     """Of how many parts, that the run decides on, what is being compiled is a part."""
     deciding: frozenset[str] = frozenset()
     """Arguments of which constants would leave one path of a branch around what is compiled."""
+    unbound: Unbound = field(default_factory=Unbound)
     loops: dict[ast.AST, LoopNotes] = field(default_factory=dict)
     """What is known of loops that were compiled before, as the bodies of others are."""
     _named: list[Value] = field(default_factory=list)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,6 +14,19 @@ _RANDOMNESS = (
     "vmap: the function draws random numbers, and randomness is 'error': "
     "pass randomness='same' or randomness='different' to vmap, or draw the numbers outside of it"
 )
+
+
+def may_draw(fn: Callable[..., Any]) -> bool:
+    """Whether a callable may draw random numbers: all may but torch's that are marked otherwise."""
+    if not isinstance(fn, (types.BuiltinFunctionType, types.MethodDescriptorType)):
+        return True
+    owner = getattr(fn, "__objclass__", None)
+    home = str(getattr(fn, "__module__", None) or getattr(owner, "__module__", ""))
+    packet = getattr(torch.ops.aten, fn.__name__, None)
+    if packet is None or home.partition(".")[0] != "torch":
+        return True
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tvm.relax.script import builder as R
 
 from babytriton.ops.emission import Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
+from babytriton.ops.generators import may_draw
 from babytriton.ops.reverse.rows import TorchGradient, UnknownStep
 from babytriton.ops.reverse.tape import Tape, still
 from babytriton.ops.site import relax_type
@@ -74,9 +75,11 @@ class TorchCalls(Emission):
             reason: why torch runs it.
             random: whether it draws random numbers.
         """
-        # What is unknown may draw some.
-        may_draw = fn.may_draw if isinstance(fn, TorchGradient) else fn not in self.table
-        self.draws += int(random or may_draw)
+        if isinstance(fn, TorchGradient):
+            unknown = fn.may_draw
+        else:
+            unknown = fn not in self.table and may_draw(fn)
+        self.draws += int(random or unknown)
         name = getattr(fn, "__name__", type(fn).__name__)
         values = values_in((args, kwargs))
         if any(isinstance(value, Scalar) for value in values):

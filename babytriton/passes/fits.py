@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
@@ -16,6 +18,9 @@ from babytriton.passes.scheduling import RULE, first_fit
 class Fits:
     """Asks rules once of kernels that are alike but for names and lines, as those of layers are.
 
+    Those that a rule refuses it is not asked about again for other places in the same tensors, as
+    the steps of a loop have them that is written out.
+
     Args:
         target: what the kernels are compiled for.
     """
@@ -23,13 +28,30 @@ class Fits:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._known: dict[tuple[int, ...], Alike[str | None]] = {}
+        self._refused: dict[tuple[int, ...], Alike[list[None]]] = {}
 
     def rule_of(self, kernel: tirx.PrimFunc, rules: Sequence[ScheduleRule]) -> str | None:
         """The name of the first rule that takes a kernel; None if there is none."""
 
-        def ask() -> str | None:
-            found = first_fit(folded(kernel), "fused", tuple(rules), self._target)
-            return None if found is None else str(found.attrs[RULE])
+        key = tuple(map(id, rules))
 
-        alike = self._known.setdefault(tuple(map(id, rules)), Alike(free=True))
+        def ask() -> str | None:
+            refused = self._refused.setdefault(key, Alike(free=True)).first(_anywhere(kernel), [])
+            if refused:
+                return None
+            found = first_fit(folded(kernel), "fused", tuple(rules), self._target)
+            if found is None:
+                refused.append(None)
+                return None
+            return str(found.attrs[RULE])
+
+        alike = self._known.setdefault(key, Alike(free=True))
         return alike.answer(tirx.PrimFunc(kernel.params, kernel.body, kernel.ret_type), ask)
+
+
+def _anywhere(kernel: tirx.PrimFunc) -> list[Any]:
+    """What a kernel does, wherever in its tensors: the same for kernels with other offsets."""
+    body = tvm_ffi.structural_map(
+        kernel.body, (tirx.IntImm, lambda number: tirx.IntImm(number.ty.dtype, 0))
+    )
+    return [body, [param.ty for param in kernel.params]]

@@ -27,6 +27,7 @@ from babytriton.passes.bindings import (
     read_by,
 )
 from babytriton.passes.kernel_names import named_after
+from babytriton.passes.owned import of_all
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
 from babytriton.plan import Updates
 
@@ -47,8 +48,9 @@ def kept_apart(mod: IRModule, updates: Updates) -> IRModule:
 
     What reads all of an argument that a part was written to is to read it from there.
     """
-    is_fit = updates.pairs and "vdevice" not in mod.global_infos
-    ends = _writers(mod, updates) if is_fit else set()
+    ends: set[str] = set()
+    if "vdevice" not in mod.global_infos:
+        ends.update(*(_writers(mod, each) for each in of_all(updates, mod)))
     functions = dict(mod.functions_items())
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
@@ -80,17 +82,26 @@ def _writers(mod: IRModule, updates: Updates) -> set[str]:
 
 def parts_in_place(mod: IRModule, updates: Updates) -> IRModule:
     """Fused kernels, of which those that write a part of an argument write that part alone."""
-    return _in_place(mod, updates, without_the_rest)
+    return _each_in_place(mod, updates, without_the_rest)
 
 
 def in_place(mod: IRModule, updates: Updates) -> IRModule:
     """Scheduled kernels, of which those that write all of an argument write it where it lies."""
-    return _in_place(mod, updates, reads_before_it_writes)
+    return _each_in_place(mod, updates, reads_before_it_writes)
 
 
 _Change = Callable[[tirx.PrimFunc, tirx.Var, tirx.Var], tirx.PrimFunc | None]
 """Gives a kernel for which a parameter and a result may be in one place, of one in which they are
 apart; None if there is none."""
+
+
+def _each_in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
+    """A program with results in the places of arguments, its own and those of its functions."""
+    if "vdevice" in mod.global_infos:
+        return mod
+    for each in of_all(updates, mod):
+        mod = _in_place(mod, each, changed)
+    return mod
 
 
 def _in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
@@ -101,7 +112,7 @@ def _in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
         updates: what it writes to its arguments.
         changed: how a kernel becomes one that does so.
     """
-    if not updates.pairs or "vdevice" in mod.global_infos:
+    if not updates.pairs:
         return mod
     program = _Program.of(mod, updates)
     found: dict[relax.Var, tuple[tirx.PrimFunc, _Call]] = {}
@@ -197,6 +208,7 @@ class _Program:
         mod: that it is of.
         entry: its name.
         fresh: the calls of torch, by their parameters, that give new tensors.
+        own: whether nothing else sees what it writes.
         parameters, outputs: of the entry.
         calls: of kernels, by the variables of their results.
         uses: the numbers of the bindings that read a variable.
@@ -206,6 +218,7 @@ class _Program:
     mod: IRModule
     entry: str
     fresh: list[relax.Var]
+    own: bool
     parameters: list[relax.Var]
     outputs: list[relax.Expr]
     bindings: list[relax.Binding] = field(default_factory=list)
@@ -221,7 +234,7 @@ class _Program:
         fresh = [parameters[n] for n in updates.fresh]
         result = function.body.body
         outputs = list(result.fields) if isinstance(result, relax.Tuple) else []
-        found = cls(mod, updates.entry, fresh, parameters, outputs)
+        found = cls(mod, updates.entry, fresh, updates.own, parameters, outputs)
         found._read(function)
         for _, other in mod.functions_items():
             for call in nodes(other, ir.Call) if isinstance(other, relax.Function) else ():
@@ -279,11 +292,13 @@ class _Program:
             call = self.calls.get(value)
             if call is None:
                 return
-            if not all(map(self._is_sure, self.bindings[call.number :])):
+            if not (self.own or all(map(self._is_sure, self.bindings[call.number :]))):
                 return  # What fails afterwards would leave numbers that torch never has.
             old = self._before(call, call.place_of(value), first)
             if not self._is_plain(old, call.number) or self._is_output(old):
                 return
+            if self.own and not any(old.same_as(x) for x in call.arguments):
+                return  # It may become another result.
             found.append((old, value))
             value = old
         yield from reversed(found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from babytriton.diagnostics import Span
-from babytriton.ops.generators import Generators
+from babytriton.ops.generators import Generators, may_draw
 from babytriton.ops.meta import apply, tensors_of
 from babytriton.ops.refusals import RANDOM, NoGradient, Random, RowFailed, Unsupported
 from babytriton.ops.table import Callee, Op
@@ -130,7 +130,8 @@ class TorchStep:
         have = tuple(i for i, grad in enumerate(grads) if grad is not None)
         given = [grad for grad in grads if grad is not None]
         metas = [torch.empty_like(operands[i].meta) for i in wanted]
-        fn = TorchGradient(self.fn, wanted, have, self.fn not in builder.table)
+        unknown = self.fn not in builder.table and may_draw(self.fn)
+        fn = TorchGradient(self.fn, wanted, have, unknown)
         args = (given, self.args, dict(self.kwargs))
         found = builder.through_torch(fn, args, metas, "the gradient of what torch runs")
         return [(operands[i], grad) for i, grad in zip(wanted, found)]
