@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from babytriton.ops.refusals import Unsupported
+from babytriton.ops.site import Site
 from babytriton.ops.table import Op
 
 
@@ -36,9 +38,22 @@ def _rnn_cell(activation: Callable[[Any], Any]) -> Callable[..., Any]:
     return step
 
 
-ROWS: tuple[Op, ...] = (
-    Op("gru_cell", (torch.gru_cell,), decompose=_gru_cell),
-    Op("lstm_cell", (torch.lstm_cell,), decompose=_lstm_cell),
-    Op("rnn_tanh_cell", (torch.rnn_tanh_cell,), decompose=_rnn_cell(torch.tanh)),
-    Op("rnn_relu_cell", (torch.rnn_relu_cell,), decompose=_rnn_cell(torch.relu)),
+def _fused(step: Callable[..., Any]) -> Callable[..., Any]:
+    def build(site: Site, *args: Any, **kwargs: Any) -> Any:
+        if sum(op.name in _NAMES for op in site.builder.rows) >= _MOST:
+            raise Unsupported("torch's own, of so many that are written out, compile sooner")
+        return step(*args, **kwargs)
+
+    return build
+
+
+_NAMES = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_MOST = 4
+"""Steps of a program that are fused: a loop that is run has one of each of its layers."""
+
+_STEPS = (_gru_cell, _lstm_cell, _rnn_cell(torch.tanh), _rnn_cell(torch.relu))
+
+ROWS: tuple[Op, ...] = tuple(
+    Op(name, (getattr(torch, name),), _fused(step), by_parts=True)
+    for name, step in zip(_NAMES, _STEPS)
 )
