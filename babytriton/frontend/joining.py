@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -269,7 +270,7 @@ def rebuilt(model: Any, values: Iterator[Any]) -> Any:
             return type(model)(*items)
         return tuple(items) if type(model) is tuple else type(model)(items)
     if isinstance(model, Selection):
-        return model.rebuilt(values)
+        return model.rebuilt(islice(values, len(model.parts)))
     return model if _kind(model) is None else next(values)
 
 

@@ -194,7 +194,7 @@ def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
 def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     """``owner[item] = new``: into a view for numbers and slices, to given places for tensors."""
     with builder.placement.within(owner.device):
-        item = items.as_mask(item)
+        item = items.as_mask(owner, item)
         if isinstance(owner, Selection) or items.has_mask(item):
             items.write(builder, owner, item, new)
         else:

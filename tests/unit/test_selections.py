@@ -223,6 +223,29 @@ def test_likelihoods() -> None:
     check(loss, X, CLASSES, ROWS)
 
 
+def test_places_that_were_written_to() -> None:
+    def moved(x, y, m):
+        (i,) = torch.where(m)
+        i.sub_(1)
+        x[i] = y[i]
+        j = m.nonzero(as_tuple=True)[0]
+        j[j > 3] = 0
+        y[j] = 1
+        return x, y, x[i], i
+
+    check(moved, X, Y, ROWS)
+
+
+def test_places_of_masks_of_other_sizes() -> None:
+    def placed(x, m):
+        (i,) = torch.where(m[:5])
+        j, k = torch.where(x[:3, :3] > 0)
+        x[j, k] = 5.0
+        return x, x[i], x[i, 1].sum()
+
+    check(placed, X, ROWS)
+
+
 def test_writes_to_what_masks_select() -> None:
     def written(x, m):
         v = x[m]
@@ -259,6 +282,75 @@ def test_functions_along_other_dimensions() -> None:
         return [x.sum(0) for x in (*scores, *others, similar, F.linear(v, w), v @ w.T)]
 
     check(rows, X, Y, numbers(3, 5), numbers(5), ROWS, within=1e-5)
+
+
+def test_sizes_in_shapes() -> None:
+    def shaped(x, m):
+        v = x[m]
+        return (
+            v.view(v.size(0), -1),
+            v.reshape(v.shape[0], 5, 1),
+            v.view(v.shape),
+            v.expand(v.shape),
+        )
+
+    check(shaped, X, ROWS)
+
+
+def test_rows_of_more_functions() -> None:
+    def several(x, t, m):
+        v = x[m]
+        right = (v.argmax(-1) == t[m]).float().mean()
+        return (
+            right,
+            v.sort(1)[0],
+            v.topk(2)[1],
+            v.median(1)[0],
+            v.flip(1),
+            v.roll(1, 1),
+            v.max(1)[0],
+        )
+
+    check(several, X, CLASSES, ROWS)
+
+
+def test_dropout_that_drops_nothing() -> None:
+    check(lambda x, m: F.dropout(x[m], 0.5, training=False).sum(), X, ROWS)
+
+
+def test_many_rows() -> None:
+    def halves(x, m):
+        return x[m].split(2, 1)[0], x[m][:, :3]
+
+    x = numbers(4000, 5)
+    check(halves, x, x[:, 0] > 0)
+    for cut in (lambda v: v[:3000], lambda v: v[-3000:], lambda v: v.split(3000), lambda v: v[2:]):
+        with pytest.raises(CompileError, match="BT006"):
+            bt.jit("cpu")(lambda x, m, cut=cut: cut(x[m]))(x, x[:, 0] > 0)
+
+
+def test_fill_numbers_of_each_dtype() -> None:
+    def reduced(x, b, m):
+        v, w = x[m], b[m]
+        return (
+            *(v.logsumexp(0), torch.softmax(v, 0, dtype=torch.float32).sum(0)),
+            *(w.amax(0), w.max(), w.min(), w.sum(0), w.prod(), v.amin(), w.any(0), v.all()),
+        )
+
+    x = (X * 3).abs().to(torch.uint8)
+    for mask in (ROWS, ~ROWS):
+        wanted = reduced(x, X > 0, mask)
+        found = bt.jit("cpu")(reduced)(x, X > 0, mask)
+        compare(found, wanted)
+        assert [y.dtype for y in found] == [y.dtype for y in wanted]
+
+
+def test_dimensions_that_are_kept() -> None:
+    def kept(x, m):
+        v = x[m]
+        return torch.mean(v, None, True), v.var(keepdim=True), torch.std_mean(v, None, keepdim=True)
+
+    check(kept, X, ROWS)
 
 
 def test_functions_along_the_selected_dimension() -> None:
@@ -314,6 +406,13 @@ def test_cross_entropy() -> None:
         )
 
     check(each, X, CLASSES, numbers(5).abs(), ROWS, within=1e-5)
+
+
+def test_cross_entropy_of_probabilities_in_several_places() -> None:
+    def loss(x, p, m):
+        return F.cross_entropy(x[m], p[m])
+
+    check(loss, numbers(7, 5, 3), numbers(7, 5, 3).softmax(1), ROWS)
 
 
 def test_cross_entropy_of_tokens() -> None:
@@ -413,6 +512,12 @@ GRADIENTS: dict[str, Callable[..., Any]] = {
     "rows": lambda x, b, m: F.layer_norm(x[m], (5,), b).var(0),
     "loss": lambda x, b, m: F.cross_entropy(x[m] * b, torch.arange(7)[m] % 5),
     "softmax": lambda x, b, m: torch.softmax(x[m] * b, 0).square().sum(0),
+    "entropy": lambda x, b, m: -(p := torch.softmax(x[m] * b, 0)).mul(p.log()).sum(),
+    "pooled": lambda x, b, m: (torch.softmax((v := x[m]) @ b, 0)[:, None] * v).sum(0),
+    "sums": lambda x, b, m: ((c := (x[m] * b).abs().cumsum(0)) / c.sum(0)).log().sum(),
+    "similar": lambda x, b, m: F.cosine_similarity(x[m].abs(), b[None].abs(), -1).log().sum(),
+    "scaled": lambda x, b, m: (x[m].long() * b[0] + b[1].where(x[m] > b[2], b[3])).sum(0) * x.sum(),
+    "deviation": lambda x, b, m: (x * 0 + b)[m].std(0) + x[m].std(),
     "places": lambda x, b, m: (x * b)[torch.where(m)[0]].abs().log().sum(0),
     "second mask": lambda x, b, m: (v := x[m] + b)[v > 0].log().sum(),
     "largest": lambda x, b, m: (x * b)[m].amax(0),
@@ -428,6 +533,35 @@ def test_gradients(name: str) -> None:
     wanted = gradients(fn, x.double(), numbers(5).double(), ROWS)
     found = gradients(bt.jit("cpu")(fn), x, numbers(5), ROWS)
     compare(found, wanted, 2e-5)
+
+
+def test_gradients_stop_where_none_are_recorded() -> None:
+    def target(x, b, m):
+        with torch.no_grad():
+            v = x[m]
+            w = (x * b)[x > 0]
+        return F.mse_loss(x[m] * b, v) + (w * b.sum()).sum()
+
+    wanted = gradients(target, X.double(), numbers(5).double(), ROWS)
+    compare(gradients(bt.jit("cpu")(target), X, numbers(5), ROWS), wanted, 2e-5)
+
+
+def test_gradients_past_nan_that_is_not_selected() -> None:
+    x = X.clone()
+    x[~ROWS] = math.nan
+
+    def pooled(x, b, m):
+        v = x[m]
+        weights = torch.softmax(v @ b, 0)
+        return (weights[:, None] * v).sum(0) + F.cosine_similarity(v, b[None], dim=1).sum()
+
+    def gradient(fn, x, b):
+        b = b.requires_grad_()
+        (grad,) = torch.autograd.grad(fn(x, b, ROWS).square().sum(), b)
+        return grad
+
+    wanted = gradient(pooled, x.double(), numbers(5).double())
+    compare(gradient(bt.jit("cpu")(pooled), x, numbers(5)), wanted, 2e-5)
 
 
 def test_gradients_of_writes() -> None:
@@ -451,6 +585,36 @@ def test_gradients_of_gradients() -> None:
     compare((grad.detach(), second), (exact.detach(), wanted))
 
 
+def test_while_loops() -> None:
+    def grown(x, m):
+        v, i = x[m], torch.zeros(())
+        while i < 3:
+            v = v * 1.5
+            i = i + 1
+        return v, i
+
+    check(grown, X, ROWS)
+
+
+def test_keywords() -> None:
+    def named(x, y, w, m):
+        (i,) = torch.where(m)
+        y.index_add_(dim=0, index=i, source=x[i])
+        v = x[m]
+        return torch.matmul(v, other=w), torch.mm(input=v, mat2=w), torch.sum(v, dim=0), y
+
+    check(named, X, Y, numbers(5, 3), ROWS)
+
+
+def test_masks_of_masks_of_several_dimensions() -> None:
+    def narrowed(x, m):
+        v = x[m]
+        v[v[:, 0] > 0] = v[v[:, 0] > 0] * 2
+        return v[v[:, 1] > 0].sum(0), v
+
+    check(narrowed, numbers(2, 3, 4, 5), PLACES)
+
+
 def test_one_kernel() -> None:
     def scaled(x, m):
         x[m] = torch.tanh(x[m]) * 2
@@ -459,6 +623,11 @@ def test_one_kernel() -> None:
     compiled = bt.jit(gpu.TARGET)(scaled).lower(X.clone(), ROWS).compile()
     assert len(compiled.launches) == 1
     assert not compiled.fallbacks
+
+
+def _set(x, m, new):
+    x[m] = new
+    return x
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
@@ -471,6 +640,14 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "indices": (lambda x, m: x[m].max(0), "BT006"),
     "scrambled": (lambda x, m: x[m].reshape(5, -1).sum(0), "BT006"),
     "a loop": (lambda x, m: sum(row.sum() for row in x[m]), "BT006"),
+    "squeezed": (lambda x, m: x[m].squeeze(), "BT006"),
+    "squeezed away": (lambda x, m: x[m].squeeze(0), "BT006"),
+    "places among them": (lambda x, m: torch.where(x[m][:, 0] > 0)[0], "BT006"),
+    "another dimension": (lambda x, m: _set(torch.zeros(5, 5), m[:5], x[0, m[:5]]), "BT003"),
+    "a mean of rows": (lambda x, m: _set(x, m, x[m].mean(1)), "BT003"),
+    "rows of another": (lambda x, m: x.gather(1, torch.arange(7)[m][:, None]), "BT006"),
+    "spread of integers": (lambda x, m: x.long()[m].std(), "BT003"),
+    "dropped": (lambda x, m: F.dropout(x[m], 0.5), "BT006"),
     "a size": (lambda x, m: torch.zeros(len(x[m])), "BT006"),
     "truth": (lambda x, m: 1 if x[m] else 2, "BT006"),
     "item": (lambda x, m: x[m].item(), "BT006"),

@@ -12,16 +12,26 @@ import torch
 from babytriton.ops.meta import tensors_of, typed
 from babytriton.ops.refusals import IllTyped
 from babytriton.ops.selections.equality import are_equal
-from babytriton.ops.selections.selection import UNKNOWN, Selection, where
+from babytriton.ops.selections.selection import UNKNOWN, Count, Selection, where
 from babytriton.ops.sizes import is_one
+from babytriton.ops.subscript import expanded
 from babytriton.ops.table import Callee
 from babytriton.ops.value import DataDependent, Value, map_values, values_in
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
 
-_SIZES = (1009, 2017)
+_SIZES = (1_000_003, 2_000_003)
 """Sizes that are tried for what a mask selects: primes, which no other size is by chance."""
+
+
+_ALIASES = {
+    "dim": ("axis", "dims"),
+    "keepdim": ("keepdims",),
+    "other": ("mat2", "vec"),
+    "source": ("value",),
+}
+"""Other names of arguments."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,19 @@ class Call:
         args, kwargs = map_values((self.args, self.kwargs), flattened)
         return replace(self, args=args, kwargs=kwargs)
 
+    def with_sizes(self, size: int | None) -> Call:
+        """The same call where the mask selects so many elements, or all."""
+        first = self.first
+
+        def sized(value: Value) -> Any:
+            if not isinstance(value, Count):
+                return value
+            self.require_alike(value.of)
+            return first.whole.meta.shape[first.axis] if size is None else size
+
+        args, kwargs = map_values((self.args, self.kwargs), sized)
+        return replace(self, args=args, kwargs=kwargs)
+
     def require_alike(self, other: Selection) -> None:
         """Refuse what another mask selects.
 
@@ -82,9 +105,29 @@ class Call:
 
     def argument(self, at: int, name: str, default: Any = None) -> Any:
         """An argument by its position or its name."""
-        aliases = {"dim": "axis", "keepdim": "keepdims"}
-        found = self.kwargs.get(name, self.kwargs.get(aliases.get(name, name), default))
-        return self.args[at] if at < len(self.args) else found
+        if at < len(self.args):
+            return self.args[at]
+        names = (name, *_ALIASES.get(name, ()))
+        return next((self.kwargs[x] for x in names if x in self.kwargs), default)
+
+    def along(self, at: tuple[int, int | None] | None) -> tuple[int, ...] | None:
+        """The dimensions of a selection that the call looks along.
+
+        Args:
+            at: where they stand among the arguments, and which they are by default; none where the
+                call has no such argument.
+
+        Returns:
+            ``None`` for all, and where they are none.
+        """
+        dim = None if at is None else self.argument(at[0], "dim", at[1])
+        if dim is None or isinstance(dim, (bool, Value)) or dim in ((), []):
+            return None
+        dims = dim if isinstance(dim, (tuple, list)) else (dim,)
+        ndim = self.first.ndim
+        if not all(type(d) is int and -ndim <= d < ndim for d in dims):
+            return None  # torch says so
+        return tuple(d % ndim for d in dims)
 
     def refuse(self) -> DataDependent:
         """That there is no way to compute it."""
@@ -152,7 +195,7 @@ def _aligned(call: Call, value: Value, after: int) -> Value:
         return value
     # What is not selected may give infinities, whose gradients must not reach it.
     found = where(by.spread, value, 0)
-    return found if value.meta.ndim else found.to(by.whole.meta.dtype)
+    return found if value.meta.ndim else found.to(torch.result_type(by.meta, value.meta))
 
 
 def casts(call: Call) -> Any:
@@ -165,6 +208,13 @@ def casts(call: Call) -> Any:
     return elementwise(replace(call, fn=fn, args=args))
 
 
+def unless_training(call: Call) -> Any:
+    """Dropout where nothing is dropped: how many numbers torch would draw is not known."""
+    if call.argument(2, "training", True) is not False:
+        raise call.refuse()
+    return call.args[0]
+
+
 def along_others(call: Call) -> Any:
     """A function that looks along other dimensions than those that masks select from."""
     call = call.flat
@@ -174,9 +224,11 @@ def along_others(call: Call) -> Any:
 def shaped(call: Call) -> Any:
     """A function that gives the same elements in other dimensions."""
     call = call.flat
-    axes = axes_of(call)
-    result = call.on_wholes()
     first = call.first
+    if first.axis in (call.along(_ALONG.get(call.name)) or ()) or _takes_some(call):
+        raise call.refuse()
+    axes = axes_of(call)
+    result = call.with_sizes(None).on_wholes()
     if call.name in _RESHAPES:
         sizes = tuple(result.meta.shape)
         before = (first.whole.meta.shape[: first.axis], sizes[: axes[0]])
@@ -184,6 +236,26 @@ def shaped(call: Call) -> Any:
             raise call.refuse()
     return call.selected(result, axes)
 
+
+def _takes_some(call: Call) -> bool:
+    """Whether a call may take some of what the mask selects, or drop the dimension of one."""
+    if call.name == "squeeze":
+        dims = call.along((1, None))
+        return dims is None or call.first.axis in dims
+    if call.name != "getitem":
+        return False
+    item = call.args[1]
+    parts = [part for part in expanded(item, call.first.ndim) if part is not None]
+    part = parts[call.first.axis]
+    return not isinstance(part, slice) or part != slice(None)
+
+
+_ALONG: Mapping[str, tuple[int, int | None]] = {
+    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "chunk", "tensor_split"), (2, 0)),
+    **dict.fromkeys(("unbind", "cat"), (1, 0)),
+    **dict.fromkeys(("narrow", "select"), (1, None)),
+}
+"""Where functions that cut and join have their dimension, and which one it is by default."""
 
 _RESHAPES = frozenset(("reshape", "view", "flatten", "unflatten", "ravel"))
 
@@ -219,6 +291,7 @@ def shapes_of(call: Call, size: int | None) -> list[tuple[Any, ...]]:
         shape[value.axis] = shape[value.axis] if size is None else size
         return Value(call.builder, value.mask.made, value.whole.meta.new_empty(shape))
 
+    call = call.with_sizes(size)
     args, kwargs = map_values((call.args, call.kwargs), sized)
     found = typed(call.builder.device, call.builder.symbols, call.fn, args, kwargs)
     return [tuple(meta.shape) for meta in tensors_of(found)]

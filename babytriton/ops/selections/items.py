@@ -36,17 +36,19 @@ def has_mask(item: Any) -> bool:
     return any(map(is_mask, item)) if isinstance(item, tuple) else is_mask(item)
 
 
-def as_mask(item: Any) -> Any:
+def as_mask(owner: Any, item: Any) -> Any:
     """What stands between brackets, with a mask in place of all the places where it is true."""
     mask = mask_of(item)
-    return item if mask is None else mask
+    if mask is None or tuple(owner.meta.shape[: mask.meta.ndim]) != tuple(mask.meta.shape):
+        return item
+    return mask
 
 
 def selects(fn: Callee, args: tuple[Any, ...]) -> bool:
     """Whether a call selects by a mask from a tensor that is none's selection."""
     if fn in _SELECT:
         return len(args) == 2 and is_mask(args[1])
-    return fn in _GETITEM and len(args) == 2 and has_mask(as_mask(args[1]))
+    return fn in _GETITEM and len(args) == 2 and has_mask(as_mask(*args))
 
 
 def select(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Selection:
@@ -56,7 +58,7 @@ def select(builder: Builder, fn: Callee, args: tuple[Any, ...]) -> Selection:
         DataDependent: some are tensors, or there is another mask.
         IllTyped: the mask does not fit the tensor.
     """
-    whole, item = args[0], as_mask(args[1])
+    whole, item = args[0], as_mask(*args)
     if fn in _SELECT:
         shape = torch.broadcast_shapes(*(tuple(x.meta.shape) for x in args))
         whole, item = whole.expand(shape), item.expand(shape)
@@ -70,18 +72,22 @@ def _of(builder: Builder, view: Value, mask: Value, axis: int) -> Selection:
     if builder.tape.depends((view,)):
         # Infinities in elements that are not selected must not reach the others' gradients.
         view = where(spread(mask, view.meta.ndim - axis - mask.meta.ndim), view, 0)
-    copy = builder.value(view.expr, builder.meta(TensorType.of(view.meta)))
+        expr = view.expr
+    else:
+        expr = builder.unfollowed(view.expr)  # It may be selected where no gradients are recorded.
+    copy = builder.value(expr, builder.meta(TensorType.of(view.meta)))
     still = Value(builder, mask.expr, mask.meta)
     return Selection(copy, still, axis, still)
 
 
 def _narrowed(builder: Builder, owner: Selection, item: Any) -> Selection:
     """What a mask selects of what another one has selected."""
-    return _of(builder, owner.whole, _combined(builder, owner, item), 0)
+    owner, mask = _combined(builder, owner, item)
+    return _of(builder, owner.whole, mask, 0)
 
 
-def _combined(builder: Builder, owner: Selection, item: Any) -> Value:
-    """The mask that selects of a whole tensor what one does of what another has selected of it.
+def _combined(builder: Builder, owner: Selection, item: Any) -> tuple[Selection, Value]:
+    """What one mask has selected, and the mask that selects of the whole what another does of it.
 
     Raises:
         DataDependent: the mask is of another selection.
@@ -92,9 +98,10 @@ def _combined(builder: Builder, owner: Selection, item: Any) -> Value:
             "getitem", "the second mask must be computed from what the first selects"
         )
     if mask.dims != owner.dims:
+        owner, mask = owner.flat, mask.flat
+    if mask.dims != owner.dims:
         raise DataDependent("getitem", UNKNOWN)
-    found: Value = builder.call(torch.logical_and, (mask.whole, mask.spread), {})
-    return found
+    return owner, builder.call(torch.logical_and, (mask.whole, mask.spread), {})
 
 
 def _viewed(builder: Builder, owner: Value, item: Any) -> tuple[Value, Value, int]:
@@ -150,8 +157,8 @@ def write(builder: Builder, owner: Value, item: Any, new: Any) -> None:
             part = builder.call(operator.getitem, (owner, item), {})
             builder.call(T.copy_ if isinstance(new, Value) else T.fill_, (part, new), {})
             return
-        item = _combined(builder, owner, item)
-        owner = owner.whole
+        selected, item = _combined(builder, owner, item)
+        owner = selected.whole
     view, mask, axis = _viewed(builder, owner, item)
     rank = mask.meta.ndim
     after = view.meta.ndim - axis - rank
@@ -162,7 +169,7 @@ def write(builder: Builder, owner: Value, item: Any, new: Any) -> None:
         chosen = chosen.to(view.meta.dtype)
     require_one_dtype(view, chosen)
     shapes = tuple(chosen.meta.shape), tuple(view.meta.shape)
-    if len(shapes[0]) > len(shapes[1]) or torch.broadcast_shapes(*shapes) != view.meta.shape:
+    if not _expands(*shapes):
         raise IllTyped("the shapes do not fit: {} into {}".format(*shapes))
     builder.memory.write(view, where(spread(mask, after), chosen, view).expr)
 
@@ -183,6 +190,8 @@ def _chosen(builder: Builder, new: Any, mask: Value, axis: int, after: int) -> V
         if not are_equal(builder, new.by, mask):
             raise Mutation(_OTHERS, _ALIKE)
         before, behind = new.whole.meta.shape[: new.axis], new.whole.meta.shape[new.dims.stop :]
+        if len(behind) != after:
+            raise IllTyped("the dimension that the mask selects is at another place")
         new, sizes = new.whole, (*before, *mask.meta.shape, *behind)
     else:
         extra = new.meta.ndim - (axis + 1 + after)
@@ -197,6 +206,12 @@ def _chosen(builder: Builder, new: Any, mask: Value, axis: int, after: int) -> V
         sizes = (*sizes[:place], *[1] * mask.meta.ndim, *sizes[place + 1 :])
     found: Value = new.reshape(sizes)
     return found
+
+
+def _expands(shape: tuple[Any, ...], to: tuple[Any, ...]) -> bool:
+    """Whether a tensor of a shape broadcasts to another one."""
+    pairs = zip(reversed(shape), reversed(to))
+    return len(shape) <= len(to) and all(is_one(one) or one == other for one, other in pairs)
 
 
 _COUNTED = "how many elements a mask selects depends on data"

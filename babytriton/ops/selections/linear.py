@@ -36,7 +36,7 @@ def normalized(call: Call) -> Any:
 def product(call: Call) -> Any:
     """A matrix product: of rows or columns that are selected, or over them."""
     call = call.flat
-    left, right = call.args
+    left, right = call.argument(0, "input"), call.argument(1, "other")
     inner = [x.ndim - 1 if x is left else max(x.ndim - 2, 0) for x in (left, right)]
     summed = [isinstance(x, Selection) and x.axis == dim for x, dim in zip((left, right), inner)]
     if max(left.ndim, right.ndim) > 2 or any(summed) != all(summed):
@@ -65,4 +65,4 @@ def refilled(value: Value) -> Value:
     """What a mask selects of floats, with zeros elsewhere; other tensors as they are."""
     if not isinstance(value, Selection) or not value.meta.dtype.is_floating_point:
         return value
-    return Selection(value.filled(0), value.mask, value.axis, value.by)
+    return value.refilled

@@ -39,6 +39,12 @@ class Places(Selection):
         super().__init__(whole, mask, 0, mask)
         self.dim = dim
 
+    @property
+    def is_as_found(self) -> bool:
+        """Whether nothing was written to it."""
+        storage = self.whole.storage
+        return storage is None or storage.version is storage.first[1]
+
 
 def finds(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call gives the places at which a tensor is not zero."""
@@ -75,7 +81,8 @@ def mask_of(item: Any) -> Value | None:
     if not places or len(places) < len(parts) or dims != list(range(places[0].mask.meta.ndim)):
         return None
     first = places[0].mask
-    return first if all(place.mask is first for place in places) else None
+    alike = all(place.mask is first and place.is_as_found for place in places)
+    return first if alike else None
 
 
 def indexed(call: Call) -> Any:
@@ -88,18 +95,17 @@ def indexed(call: Call) -> Any:
 def adding(call: Call) -> Any:
     """``index_add`` and its like, at places that a mask selects: no others are written to."""
     call = call.flat
-    target, dim, index, source = call.args
+    names = ("input", "dim", "index", "source")
+    target, dim, index, source = (call.argument(at, name) for at, name in enumerate(names))
     if isinstance(target, Selection) or not isinstance(index, Selection) or index.ndim != 1:
         raise call.refuse()
     if isinstance(source, Selection) and source.axis != dim % target.meta.ndim:
         raise call.refuse()
     if isinstance(source, Value) and not isinstance(source, (Selection, Scalar)):
         raise call.refuse()
-    new = refilled(source).parts[0] if isinstance(source, Selection) else source
     # What is written outside of a tensor is written nowhere.
     outside = target.meta.shape[dim]
-    args = (target, dim, index.filled(outside), new)
-    return call.builder.call(call.fn, args, call.kwargs)
+    return call.on_wholes(lambda x: x.filled(outside) if x is index else refilled(x).parts[0])
 
 
 def outside(

@@ -11,11 +11,14 @@ from typing import Any
 import torch
 
 from babytriton.ops.loss_reduction import reduction_of
-from babytriton.ops.meta import typed
+from babytriton.ops.meta import tensors_of, typed
 from babytriton.ops.numerics import opmath
+from babytriton.ops.refusals import IllTyped
 from babytriton.ops.selections.calls import Call, along_others, elementwise
+from babytriton.ops.selections.linear import guarded
 from babytriton.ops.selections.selection import Selection, where
-from babytriton.ops.value import Value, map_values
+from babytriton.ops.sizes import is_one
+from babytriton.ops.value import Value, map_values, values_in
 
 _Fill = Callable[[torch.dtype], Any]
 
@@ -65,32 +68,27 @@ KEEPING: Mapping[str, _Fill] = {
 }
 """The same for what gives as many elements again."""
 
+_OF_FLOATS = frozenset(("nanmean", "nanmedian"))
+"""Reductions that NaN does not change."""
+
 _OF_NONE = frozenset(("amax", "max", "amin", "min"))
 """Reductions that torch refuses of no elements."""
 
 _DIM: Mapping[str, tuple[int, int | None]] = {
-    **dict.fromkeys(REDUCING, (1, None)),
-    **dict.fromkeys(("mean", "var", "std", "var_mean", "std_mean"), (1, None)),
+    **dict.fromkeys((*REDUCING, *KEEPING, "mean", "var", "std", "var_mean", "std_mean"), (1, None)),
     **dict.fromkeys(("norm", "linalg.vector_norm"), (2, None)),
-    **dict.fromkeys(KEEPING, (1, None)),
-    "normalize": (2, 1),
-    "cosine_similarity": (2, 1),
-    "glu": (1, -1),
-    "gather": (1, None),
 }
 """Where the dimension stands among the arguments, and which one it is by default."""
 
-
-def dims_of(call: Call) -> tuple[int, ...] | None:
-    """The dimensions that a call looks along, of a selection; ``None`` for all of them."""
-    dim = call.argument(_DIM[call.name][0], "dim", _DIM[call.name][1])
-    if dim is None or isinstance(dim, (bool, Value)) or dim in ((), []):
-        return None
-    dims = dim if isinstance(dim, (tuple, list)) else (dim,)
-    ndim = call.first.ndim
-    if not all(type(d) is int and -ndim <= d < ndim for d in dims):
-        return None  # torch says so
-    return tuple(d % ndim for d in dims)
+LOOKING: Mapping[str, tuple[int, int | None]] = {
+    **dict.fromkeys(("normalize", "cosine_similarity"), (2, 1)),
+    **dict.fromkeys(("glu", "sort", "argsort"), (1, -1)),
+    **dict.fromkeys(("topk", "diff", "kthvalue"), (2, -1)),
+    **dict.fromkeys(("argmax", "argmin", "median", "nanmedian", "cummax", "cummin"), (1, None)),
+    **dict.fromkeys(("gather", "flip", "aminmax"), (1, None)),
+    "roll": (2, None),
+}
+"""The same for functions that must look along other dimensions than those that masks select."""
 
 
 def reducing(call: Call) -> Any:
@@ -100,54 +98,74 @@ def reducing(call: Call) -> Any:
     call, dims = _looking_along(call)
     if dims is not None and call.first.axis not in dims:
         return along_others(call)
-    if "norm" in call.name:
-        _require_sum(call)
-    fill = REDUCING[call.name]
-    found = call.on_wholes(lambda x: x.filled(fill(x.whole.meta.dtype)))
-    if call.name not in _OF_NONE:
+    if call.name in _OF_FLOATS and not call.first.meta.dtype.is_floating_point:
+        raise call.refuse()
+    is_largest = "norm" in call.name and _norm_of(call) == math.inf
+    found = _of_filled(call, REDUCING[call.name])
+    if call.name not in _OF_NONE and not is_largest:
         return found
     if not isinstance(found, Value):  # indices count what is selected
         raise call.refuse()
     # Where torch raises, as a kernel cannot: NaN, and 0 for integers.
-    missing = math.nan if found.meta.dtype.is_floating_point else 0
+    kind = found.meta.dtype
+    missing = math.nan if kind.is_floating_point else False if kind == torch.bool else 0
     selected: Any = call.first.selected
     return where(selected > 0, found, missing)
 
 
+def _of_filled(call: Call, fill: _Fill) -> Any:
+    """The call of all elements, with a number in place of those that are not selected."""
+    [dtype] = {meta.dtype for meta in tensors_of(_type_of_whole(call))[:1]}
+
+    def filled(selection: Selection) -> Value:
+        if dtype.is_floating_point and not selection.meta.dtype.is_floating_point:
+            selection = selection.of(selection.whole.to(dtype))
+        return selection.filled(fill(selection.meta.dtype))
+
+    return call.on_wholes(filled)
+
+
 def _looking_along(call: Call) -> tuple[Call, tuple[int, ...] | None]:
     """The call, of flat selections where it names dimensions, and these."""
-    dims = dims_of(call)
+    dims = call.along(_DIM[call.name])
     is_whole = dims is None and not call.argument(2, "keepdim", False)
     return (call if is_whole else call.flat), dims
 
 
-def _require_sum(call: Call) -> None:
-    """Refuse norms that zeros would change, and those of matrices."""
+def _norm_of(call: Call) -> float:
+    """The power of a norm, which must be one that zeros do not change, and none of matrices."""
     p = call.argument(1, "p" if call.name == "norm" else "ord", 2)
-    if p not in (None, "fro", 2) and not (isinstance(p, (int, float)) and p >= 0):
+    if p in (None, "fro"):
+        return 2
+    if not isinstance(p, (int, float)) or p < 0:
         raise call.refuse()
+    return p
 
 
 def keeping(call: Call) -> Any:
     """A function along a dimension that some number does not change for the others."""
     call = call.flat
-    dims = dims_of(call)
+    dims = call.along(_DIM[call.name])
     if dims is None:
         raise call.refuse()
     if call.first.axis not in dims:
         return along_others(call)
-    fill = KEEPING[call.name]
-    found = call.on_wholes(lambda x: x.filled(fill(x.whole.meta.dtype)))
-    return call.selected(found, call.first.axis)
+    found = call.first.of(_of_filled(call, KEEPING[call.name]))
+    # On the way back all of them are summed up: what is not selected must give no infinities.
+    return found.refilled if call.builder.tape.depends((found.whole,)) else found
 
 
 def looking(call: Call) -> Any:
     """A function along one dimension, which must be another than what masks select."""
     call = call.flat
-    dims = dims_of(call)
-    if dims is None or call.first.axis in dims:
+    first = call.first
+    dims = call.along(LOOKING[call.name])
+    others = [x for x in values_in((call.args, call.kwargs)) if not isinstance(x, Selection)]
+    places = [x.meta.ndim - (first.ndim - first.axis) for x in others]
+    fit = all(place < 0 or is_one(x.meta.shape[place]) for x, place in zip(others, places))
+    if dims is None or first.axis in dims or not fit:
         raise call.refuse()
-    return along_others(call)
+    return guarded(call)
 
 
 def mean(call: Call) -> Any:
@@ -164,9 +182,10 @@ def mean(call: Call) -> Any:
 
 def _kept(call: Call, dims: tuple[int, ...] | None) -> dict[str, Any]:
     """The dimensions that a reduction looks along, and whether it keeps them, as keywords."""
-    if dims is None:
+    keeps = bool(call.argument(2, "keepdim", False))
+    if dims is None and not keeps:
         return {}
-    return {"dim": list(dims), "keepdim": bool(call.argument(2, "keepdim", False))}
+    return {"dim": list(range(call.first.ndim) if dims is None else dims), "keepdim": keeps}
 
 
 def _number_of(call: Call, dims: tuple[int, ...] | None, dtype: torch.dtype) -> Value:
@@ -204,6 +223,8 @@ def moments(call: Call) -> Any:
     call, dims = _looking_along(replace(call, args=call.args[:1], kwargs=kwargs))
     if dims is not None and call.first.axis not in dims:
         return along_others(call)
+    if not call.first.meta.dtype.is_floating_point:
+        raise IllTyped("std and var only support floating point and complex dtypes")
     types = _type_of_whole(call)
     dtype = (types[0] if isinstance(types, tuple) else types).dtype
     wide = opmath(dtype)
@@ -214,10 +235,17 @@ def moments(call: Call) -> Any:
     offset: Any = where(by.spread, by.whole.to(wide) - center, 0)
     squares: Any = torch.sum(offset * offset, **_kept(call, dims))
     found: Any = squares / torch.clamp(number - correction, min=0)
-    found = (torch.sqrt(found) if call.name.startswith("std") else found).to(dtype)
+    found = (_root(found) if call.name.startswith("std") else found).to(dtype)
     if not call.name.endswith("_mean"):
         return found
     return found, center.reshape(found.meta.shape).to(dtype)
+
+
+def _root(square: Any) -> Any:
+    """The square root, of whose gradient torch says that it is 0 at 0."""
+    is_zero = square == 0
+    of_others: Any = where(is_zero, 1.0, square)
+    return where(is_zero, 0.0, torch.sqrt(of_others))
 
 
 def loss(call: Call) -> Any:
@@ -270,5 +298,4 @@ def classification(call: Call) -> Any:
     each = call.selected(found, 0)
     if reduction == "none":
         return each
-    total = each.sum()
-    return total / call.first.count if reduction == "mean" else total
+    return each.mean() if reduction == "mean" else each.sum()

@@ -46,9 +46,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, calls.elementwise),
     **dict.fromkeys(_CASTS, calls.casts),
     **dict.fromkeys(_SHAPED, calls.shaped),
-    **dict.fromkeys(reductions.REDUCING, reductions.reducing),
     **dict.fromkeys(reductions.KEEPING, reductions.keeping),
-    **dict.fromkeys(("normalize", "cosine_similarity", "glu", "gather"), reductions.looking),
+    **dict.fromkeys(reductions.LOOKING, reductions.looking),
+    **dict.fromkeys(reductions.REDUCING, reductions.reducing),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), reductions.moments),
     **dict.fromkeys(("cross_entropy", "nll_loss"), reductions.classification),
     **dict.fromkeys(_LOSSES, reductions.loss),
@@ -58,6 +58,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("index_add", "index_copy", "index_fill"), places.adding),
     **dict.fromkeys(("getitem", "index_select", "take"), places.indexed),
     "mean": reductions.mean,
+    "dropout": calls.unless_training,
 }
 """By the names of rows."""
 
@@ -86,6 +87,8 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
     written = mutation.find(fn, args, kwargs)
     does = fn if written is None else written.fn
     row = builder.table.get(does)
+    if row is not None and row.name == "where" and len(args) == 1:
+        raise DataDependent(name, UNKNOWN)  # where among those that are selected
     if row is not None and not row.registered and row.name in RULES:
         rule = RULES[row.name]
     elif mutation.is_assignment(does):
@@ -99,7 +102,7 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
         takes = in_place if isinstance(target, Selection) else (places.adding,)
         if rule not in takes or others or target is not args[0]:
             raise DataDependent(name, UNKNOWN)
-    name = does.__name__ if row is None else row.name
+    name = name if row is None else row.name
     return rule(Call(builder, name, fn, args, kwargs, target))
 
 

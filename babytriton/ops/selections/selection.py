@@ -22,6 +22,18 @@ _OF_WHOLE = frozenset(
 """Attributes that are those of the tensor that is selected from."""
 
 
+class Count(Scalar):
+    """How many elements a mask selects.
+
+    Args:
+        of: what it has selected.
+    """
+
+    def __init__(self, of: Selection) -> None:
+        super().__init__(of.emitter, of.selected.expr, 1)
+        self.of = of
+
+
 class Selection(Value):
     """``whole[mask]``: as many elements along one dimension as the mask is true for.
 
@@ -89,9 +101,9 @@ class Selection(Value):
         return (*sizes[: self.axis], self.count, *sizes[self.dims.stop :])
 
     @property
-    def count(self) -> Scalar:
+    def count(self) -> Count:
         """How many elements of the mask are true."""
-        return Scalar(self.emitter, self.selected.expr, 1)
+        return Count(self)
 
     @property
     def selected(self) -> Value:
@@ -127,6 +139,15 @@ class Selection(Value):
             (*sizes[: self.axis], self.mask.meta.numel(), *sizes[self.dims.stop :])
         )
         return Selection(whole, self.mask.reshape(-1), self.axis, self.by)
+
+    def of(self, whole: Value) -> Selection:
+        """The same of another tensor of the same sizes."""
+        return Selection(whole, self.mask, self.axis, self.by)
+
+    @property
+    def refilled(self) -> Selection:
+        """The same with zeros where nothing is selected."""
+        return self.of(self.filled(0))
 
     def filled(self, number: Any) -> Value:
         """``whole`` with a number where nothing is selected."""
