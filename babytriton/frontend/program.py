@@ -456,6 +456,8 @@ def describe(value: Any) -> str:
     """A value as a message names it: ``f32[8, 4]``, or Python's own representation."""
     if isinstance(value, Scalar):
         return value.kind.__name__
+    if isinstance(value, Selection):
+        return f"{TensorType.of(value.meta)} where a mask is true"
     if isinstance(value, Value):
         return str(TensorType.of(value.meta))
     if type(value) in (list, tuple):
