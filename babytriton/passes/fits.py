@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
@@ -51,7 +51,39 @@ class Fits:
 
 def _anywhere(kernel: tirx.PrimFunc) -> list[Any]:
     """What a kernel does, wherever in its tensors: the same for kernels with other offsets."""
-    body = tvm_ffi.structural_map(
-        kernel.body, (tirx.IntImm, lambda number: tirx.IntImm(number.ty.dtype, 0))
+    places = [(ir.TensorLoad, _load), (tirx.BufferStore, _store), (s_tir.SBlock, _block)]
+    return [
+        tvm_ffi.structural_map(kernel.body, places),
+        [param.ty for param in kernel.params],
+    ]
+
+
+def _load(load: ir.TensorLoad) -> ir.TensorLoad:
+    return tirx.BufferLoad(load.source, _moved(load.indices))
+
+
+def _store(store: tirx.BufferStore) -> tirx.BufferStore:
+    return tirx.BufferStore(store.buffer, store.value, _moved(store.indices))
+
+
+def _block(block: s_tir.SBlock) -> s_tir.SBlock:
+    """The block without what it says of the places that it reads and writes."""
+    return s_tir.SBlock(
+        block.iter_vars,
+        [],
+        [],
+        block.name_hint,
+        block.body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
     )
-    return [body, [param.ty for param in kernel.params]]
+
+
+def _moved(indices: Sequence[Any]) -> list[Any]:
+    """Indices with zeros for all numbers."""
+    return [
+        tvm_ffi.structural_map(index, (tirx.IntImm, lambda x: tirx.IntImm(x.ty.dtype, 0)))
+        for index in indices
+    ]

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 
+from babytriton.passes.fits import Fits
 from babytriton.passes.pipeline import backend_of
 from babytriton.passes.scheduling import RULE, SCHEDULED, NoScheduleError, schedule
 from tests.unit.kernels import CPU, CUDA, as_one, fused, kernels, rules_of
@@ -46,6 +47,33 @@ def test_first_fitting_rule_wins_and_is_recorded():
     scheduled = schedule(module(), (StandsAside(), Takes(), TakesList()), CPU)
     assert rules_of(scheduled) == ["Takes"]
     assert all(func.attrs[SCHEDULED] for func in kernels(scheduled))
+
+
+class Counts(ScheduleRule):
+    def __init__(self, takes):
+        self.takes = takes
+        self.asked = 0
+
+    def apply(self, func, target, tunable):
+        self.asked += 1
+        return s_tir.Schedule(func) if self.takes else None
+
+
+def slices(start, length):
+    """A kernel of some elements of 64."""
+    x = te.placeholder((64,), "float32", name="x")
+    y = te.compute((length,), lambda i: x[i + start] * 2, name="y")
+    return te.create_prim_func([x, y])
+
+
+@pytest.mark.parametrize(("takes", "asked"), [(False, 2), (True, 3)])
+def test_who_refuses_a_kernel_is_not_asked_for_other_places(takes, asked):
+    fits, rule = Fits(CPU), Counts(takes)
+    for start, length in ((1, 8), (2, 8), (2, 16), (1, 8)):
+        assert (fits.rule_of(slices(start, length), (rule,)) is not None) == takes
+    assert rule.asked == asked
+    other = Counts(not takes)
+    assert (fits.rule_of(slices(1, 8), (other,)) is None) == takes
 
 
 def test_module_given_stays_as_it_is():

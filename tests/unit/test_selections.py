@@ -13,6 +13,8 @@ import torch.nn.functional as F
 
 import babytriton as bt
 from babytriton.diagnostics import CompileError
+from babytriton.ops import TABLE
+from babytriton.ops.selections.rules import RULES
 from tests.conformance import gpu
 
 Tree = Any
@@ -613,6 +615,10 @@ def test_masks_of_masks_of_several_dimensions() -> None:
         return v[v[:, 1] > 0].sum(0), v
 
     check(narrowed, numbers(2, 3, 4, 5), PLACES)
+
+
+def test_rules_are_of_rows() -> None:
+    assert RULES.keys() <= {row.name for row in TABLE.values()}
 
 
 def test_one_kernel() -> None:
