@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import torch
 
 from babytriton.frontend import effects, iteration
 from babytriton.ops import scalars
-from babytriton.ops.value import Scalar, Value, values_in
+from babytriton.ops.selections.selection import Selection
+from babytriton.ops.value import Scalar, Value, map_values, values_in
 
 
 def kind_of(value: Value) -> type:
@@ -67,6 +69,19 @@ def _extreme(builtin: Callable[..., Any], better: Callable[[Any, Any], Any]) -> 
     return extreme
 
 
+def _copied(item: Any) -> Any:
+    """``copy.copy``: of a tensor, another one in the same memory."""
+    if not isinstance(item, Value):
+        return copy.copy(item)
+    is_itself = isinstance(item, (Scalar, Selection))
+    return item if is_itself else item.view(item.shape)
+
+
+def _deeply_copied(item: Any) -> Any:
+    """``copy.deepcopy``: with each tensor in memory of its own, and without its gradients."""
+    return map_values(item, lambda x: x if isinstance(x, Scalar) else x.detach().clone())
+
+
 def _tensor(truth: Any) -> Value:
     found: Value = truth.tensor if isinstance(truth, Scalar) else truth
     return found
@@ -75,6 +90,8 @@ def _tensor(truth: Any) -> Value:
 ON_VALUES: dict[Any, Callable[..., Any]] = {
     **{fn: effects.text_of(fn) for fn in (str, repr, ascii, format)},
     abs: operator.abs,
+    copy.copy: _copied,
+    copy.deepcopy: _deeply_copied,
     isinstance: _isinstance,
     len: _len,
     max: _extreme(max, operator.gt),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -414,3 +415,14 @@ def test_a_part_of_what_has_no_elements(shape: tuple[int, ...]) -> None:
 
     x = torch.ones(shape)
     assert torch.equal(bt.jit("cpu")(doubled)(x), doubled(x))
+
+
+def test_copies() -> None:
+    def copied(x):
+        y, z, both = copy.copy(x), copy.deepcopy(x), copy.deepcopy({"x": [x, x.sum().item()]})
+        y.mul_(2)
+        return y, z, both["x"][0] + both["x"][1]
+
+    given, expected = X.clone(), X.clone()
+    found, wanted = bt.jit("cpu")(copied)(given), copied(expected)
+    torch.testing.assert_close((*found, given), (*wanted, expected))

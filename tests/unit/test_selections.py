@@ -598,6 +598,18 @@ def test_while_loops() -> None:
     check(grown, X, ROWS)
 
 
+def test_what_else_is_asked_of_tensors() -> None:
+    def asked(x, m):
+        v = x[m]
+        v.data.mul_(1)
+        other = copy.deepcopy(v) + copy.copy(v)
+        other.data[:, 0] = 1
+        return other, torch.is_tensor(v), isinstance(v, torch.Tensor), v.is_floating_point()
+
+    check(asked, X, ROWS)
+    compare(on_cpu(lambda x, m: x[m].cpu().sum(), (X, ROWS)), X[ROWS].sum())
+
+
 def test_keywords() -> None:
     def named(x, y, w, m):
         (i,) = torch.where(m)

@@ -81,6 +81,8 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
         return items.select(builder, fn, args)
     if places.finds(fn, args, kwargs):
         return places.find(builder, fn, args, kwargs)
+    if fn in (T.cpu, T.cuda) and args[0].device.type == fn.__name__:
+        return args[0]
     if fn in _QUERIES:
         return _QUERIES[fn](*args, **kwargs)
     name = str(getattr(fn, "__name__", fn))
@@ -125,6 +127,7 @@ def _of_whole(fn: Callee) -> Callable[[Selection], Any]:
 _QUERIES: Mapping[Callee, Callable[..., Any]] = {
     T.size: _size,
     **dict.fromkeys((T.numel, T.nelement, torch.numel), _numel),
+    torch.is_tensor: lambda selection: True,
     **dict.fromkeys((T.dim, T.ndimension), _ndim),
     **{
         fn: _of_whole(fn)

@@ -161,6 +161,8 @@ class Selection(Value):
         attribute = getattr(torch.Tensor, name)
         if callable(attribute):
             return Method(self, attribute)
+        if name == "data":
+            return self.emitter.call(torch.Tensor.detach, (self,), {})
         if name in ("T", "H", "mT", "mH"):
             return self.emitter.call(attribute, (self,), {})
         raise DataDependent(name, UNKNOWN)
