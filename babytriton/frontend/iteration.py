@@ -138,7 +138,8 @@ class Unbound:
         """Take note of what a call of torch gave."""
         if fn not in (torch.unbind, torch.Tensor.unbind):
             return
-        tensor, dim = (*args, *kwargs.values(), 0)[:2]
+        tensor = args[0] if args else kwargs["input"]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
         # With the tuple itself: as long as it is there, no other one has its identity.
         self._known[id(found)] = found, Rows(tensor, dim % tensor.ndim)
 

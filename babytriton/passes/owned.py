@@ -30,8 +30,11 @@ _Fields = tuple[_Tokens, ...]
 
 
 def of_all(updates: Updates, mod: IRModule) -> Sequence[Updates]:
-    """What a program writes to its arguments, and its functions to what is their own."""
-    return (updates, *owned(mod, updates))
+    """What a program writes to its arguments, and its functions to what is their own.
+
+    Nothing, where it is not known which of the functions is the program's entry.
+    """
+    return (updates, *owned(mod, updates)) if updates.entry else ()
 
 
 def owned(mod: IRModule, updates: Updates) -> list[Updates]:

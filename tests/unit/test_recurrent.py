@@ -95,6 +95,19 @@ def test_parts_are_views() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_parts_by_keywords() -> None:
+    def summed(x):
+        total = x[:, 0] * 0
+        for i, part in enumerate(torch.unbind(dim=1, input=x)):
+            total = total * 0.9 + part * i
+        for part in reversed(x.unbind(dim=-1)):
+            total[:, 0] -= part[:, 0]
+        return total
+
+    x = numbers(3, 40, 4)
+    torch.testing.assert_close(bt.jit("cpu")(summed)(x), summed(x))
+
+
 def test_copies_of_parts_are_no_views() -> None:
     def written(x):
         x = x * 1
