@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import Container, State, containers_in, reachable, refill
 from babytriton.ops.counting import state_variable
 from babytriton.ops.regions import Region
+from babytriton.ops.sizes import is_known
 from babytriton.ops.storage import Storage, may_be, storage_of
 from babytriton.ops.value import NUMBERS, Scalar, Value
 from babytriton.types import TensorType
@@ -341,7 +342,12 @@ class LoopState:
             if self._is_shared(name, leaf) or self._around(slot) is not None
         ]
         storages = [getattr(slot.inside, "storage", None) for slot in self._exchanged(hazards)]
-        if any(s is not None and start.held(s)[1] is not after.held(s)[1] for s in storages):
+        before = self._base.state.memory
+        written = {s for s in start.changed_memory(after) if s in before or s.is_callers}
+        is_another = any(self._is_whole_of(x, written) for x in self._handed_on())
+        if is_another or any(
+            s is not None and start.held(s)[1] is not after.held(s)[1] for s in storages
+        ):
             what = "from step to step it may be a part of another tensor, or one with another name"
             self._program.fail(errors.Mutation(self._span, what, "write to a clone() of it"))
         changed = start.changed_containers(after)
@@ -356,11 +362,32 @@ class LoopState:
                 what = "a list or dict that another name holds is changed from step to step"
                 self._program.fail(errors.Mutation(self._span, what, "change a copy of it"))
 
+    def _handed_on(self) -> list[Any]:
+        """What names stand for when the first step begins, and when a step ends."""
+        found = []
+        for carried in self._names.values():
+            found += [*leaves(carried.before), *(slot.leaf for slot in carried.slots)]
+        return found
+
+    def _is_whole_of(self, leaf: Any, storages: Collection[Storage]) -> bool:
+        """Whether a tensor may be another name of all of some memory, and not of a part."""
+        storage = storage_of(leaf)
+        return storage is not None and any(
+            is_known(s.meta.numel() == leaf.meta.numel())
+            for s in storage.identities & set(storages)
+        )
+
     def _exchanged(self, slots: Sequence[Slot]) -> list[Slot]:
         """The slots, and those that get what one of these had, or the other way round."""
         named = [slot for carried in self._names.values() for slot in carried.slots]
-        insides = {id(slot.inside): slot for slot in named}
-        pairs = [(slot, insides.get(id(slot.leaf), slot)) for slot in named]
+        insides = {storage_of(slot.inside): slot for slot in named}
+        pairs = [
+            (slot, insides[other])
+            for slot in named
+            if (storage := storage_of(slot.leaf)) is not None
+            for other in storage.identities
+            if other in insides
+        ]
         found = {id(slot): slot for slot in slots}
         for _ in named:
             for one, other in pairs:

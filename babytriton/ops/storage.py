@@ -32,6 +32,7 @@ class Storage:
         writers: the sides (see :class:`Stored`) that it was written to from.
         copies: storages that it is a copy of, or that are copies of it, where torch might have made
             a view for another layout; each with the version it had then.
+        ones: the storages of which it is one, where the run decides which.
         roots: the caller's storages that its tensors' layout may follow; None among them where
             that is another on one path through the program than on another.
         frozen: whether it is open whose memory it is, so that none can write to it.
@@ -47,6 +48,7 @@ class Storage:
         self.viewed_flat = False
         self.writers: set[object] = set()
         self.copies: list[tuple[Storage, object]] = []
+        self.ones: frozenset[Storage] = frozenset()
         self.roots: Roots = frozenset()
         self.frozen = False
         self.part: Part | None = None
@@ -58,6 +60,18 @@ class Storage:
         """Whether it is what it was made as, and no other's memory."""
         is_first = self.version is self.first[1]
         return is_first and self.part is None and not self.copies and not self.is_callers
+
+    @property
+    def identities(self) -> set[Storage]:
+        """All that it may be: itself, and what it is one of, and so on."""
+        found: set[Storage] = set()
+        waiting = [self]
+        while waiting:
+            storage = waiting.pop()
+            if storage not in found:
+                found.add(storage)
+                waiting += storage.ones
+        return found
 
     def note_copy(self, other: Storage, seen: object) -> None:
         """Take note that another one, at some version, may be the same memory for other layouts."""
@@ -166,6 +180,7 @@ class Memory:
         meta, is_decided = _common([tensor.meta for tensor in tensors])
         found = self._builder.value(expr, meta)
         storage = found.storage
+        storage.ones = frozenset(x.storage for x in tensors if x.storage is not None)
         storage.roots = storage.roots.union(*map(roots_of, tensors), () if is_decided else (None,))
         for other, seen in [copy for x in tensors if x.storage for copy in x.storage.copies]:
             storage.note_copy(other, seen)

@@ -201,3 +201,74 @@ def test_gradients_of_loops_that_write() -> None:
     exact = x.detach().double().requires_grad_(), h.detach().double().requires_grad_()
     wanted = torch.autograd.grad(written(*exact), exact)
     compare(found, wanted)
+
+
+def best_is_an_alias(x):
+    best, now = x * 0, x * 1
+    for _ in range(40):
+        now.mul_(0.9)
+        if now.sum() > best.sum():
+            best = now
+    return best
+
+
+def an_alias_before_the_loop(x):
+    a = x + 1
+    c = a
+    for t in range(40):
+        a.add_(1)
+        if x[t].sum() > 1e9:
+            c = x * 2
+    return c
+
+
+def an_alias_of_what_parts_are_added_to(x):
+    a = x * 0
+    c = a
+    for part in x.unbind():
+        a.add_(part)
+        if part.sum() > 1e9:
+            c = x * 2
+    return c
+
+
+def an_argument_swapped_sometimes(x):
+    a, c = x + 1, x
+    for t in range(40):
+        if a[t].sum() > 0:
+            a.mul_(0.95)
+            c, a = a, c
+    return c
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(best_is_an_alias, an_alias_before_the_loop, an_alias_of_what_parts_are_added_to),
+        an_argument_swapped_sometimes,
+    ],
+    ids=lambda fn: fn.__name__,
+)
+def test_names_that_may_be_another_ones_are_refused(fn: Callable[..., Any]) -> None:
+    with pytest.raises(bt.CompileError, match=r"BT007[\s\S]*write to a clone"):
+        bt.jit("cpu")(fn)(numbers(40, 4))
+
+
+def test_names_that_are_never_another_ones() -> None:
+    def several(x):
+        best, now, a, b = x * 0, x * 1, x * 1, x * 2
+        out = x * 0
+        last = x[0]
+        for t in range(1, 40):
+            now.mul_(0.9)
+            if now.sum() > best.sum():
+                best = now.clone()
+            a.mul_(0.9)
+            if x[t].sum() > 0:
+                a, b = b, a
+            out[t] = last * 0.5 + x[t]
+            last = out[t]
+        return best, a, b, out, last
+
+    x = numbers(40, 4)
+    compare(bt.jit("cpu")(several)(x), several(x.double()))
