@@ -31,6 +31,11 @@ def through_torch(x):
     return torch.special.i1e(x) * 2, torch.argsort(x)
 
 
+@bt.jit
+def drawing(x):
+    return torch.nn.functional.fractional_max_pool2d(x, 2, output_size=2)
+
+
 def program(function: Any, *args: Any) -> Program:
     with torch.no_grad():
         return Program.of(function.lower(*args), {}, records=False)
@@ -86,7 +91,9 @@ def test_values_of_its_own_and_other_dtypes() -> None:
     halves = torch.empty(5, 2, dtype=torch.uint32)
     run(found, x, out, halves)
     torch.testing.assert_close(halves.view(torch.int64)[:, 0], torch.argsort(x))
-    assert not found.is_pure, "what is not in the table may draw random numbers"
+    assert found.is_pure, "torch says that it draws no random numbers"
+    images = torch.randn(1, 1, 5, 5)
+    assert not program(drawing, images).is_pure, "what torch says nothing of may draw some"
 
 
 def test_ways_forward_and_back() -> None:

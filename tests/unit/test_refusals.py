@@ -221,7 +221,7 @@ def test_star_arguments_that_are_none(fn: Callable[..., Any], code: str) -> None
         lambda x, n: x.expand(n, 4, 6),
         lambda x, n: list(range(n)),
         lambda x, n: [x] * n,
-        lambda x, n: x.nonzero(),
+        lambda x, n: x.nonzero()[0],
         lambda x, n: x[x > 0][0],
         lambda x, n: torch.unique(x),
         lambda x, n: x.numpy(),
