@@ -604,7 +604,8 @@ def test_what_else_is_asked_of_tensors() -> None:
         v.data.mul_(1)
         other = copy.deepcopy(v) + copy.copy(v)
         other.data[:, 0] = 1
-        return other, torch.is_tensor(v), isinstance(v, torch.Tensor), v.is_floating_point()
+        new = v.new_zeros(5) + v.new_full((3, 5), 2.0) + v.new_tensor([1.0])
+        return other, new, torch.is_tensor(v), isinstance(v, torch.Tensor), v.is_floating_point()
 
     check(asked, X, ROWS)
     compare(on_cpu(lambda x, m: x[m].cpu().sum(), (X, ROWS)), X[ROWS].sum())
@@ -666,6 +667,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "rows of another": (lambda x, m: x.gather(1, torch.arange(7)[m][:, None]), "BT006"),
     "spread of integers": (lambda x, m: x.long()[m].std(), "BT003"),
     "dropped": (lambda x, m: F.dropout(x[m], 0.5), "BT006"),
+    "new ones of a size": (lambda x, m: x[m].new_ones(len(x[m]), 5), "BT006"),
     "a size": (lambda x, m: torch.zeros(len(x[m])), "BT006"),
     "truth": (lambda x, m: 1 if x[m] else 2, "BT006"),
     "item": (lambda x, m: x[m].item(), "BT006"),

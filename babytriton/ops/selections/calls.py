@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from babytriton.ops.meta import tensors_of, typed
 from babytriton.ops.refusals import IllTyped
 from babytriton.ops.selections.equality import are_equal
 from babytriton.ops.selections.selection import UNKNOWN, Count, Selection, where
-from babytriton.ops.sizes import is_one
+from babytriton.ops.sizes import is_known, is_one
 from babytriton.ops.subscript import expanded
 from babytriton.ops.table import Callee
 from babytriton.ops.value import DataDependent, Value, map_values, values_in
@@ -168,7 +169,11 @@ def elementwise(call: Call) -> Any:
     if not isinstance(result, Value):
         return result
     axis = result.meta.ndim - after - by.mask.meta.ndim
-    return Selection(result, by.mask, axis, by.by)
+    found = Selection(result, by.mask, axis, by.by)
+    sizes = tuple(result.meta.shape)[axis : found.dims.stop]
+    if axis < 0 or not all(map(is_known, map(operator.eq, sizes, by.mask.meta.shape))):
+        raise call.refuse()
+    return found
 
 
 def _aligned(call: Call, value: Value, after: int) -> Value:

@@ -13,7 +13,7 @@ from babytriton.ops.selections import calls, items, linear, places, reductions
 from babytriton.ops.selections.calls import Call
 from babytriton.ops.selections.selection import UNKNOWN, Selection
 from babytriton.ops.table import Callee, Op
-from babytriton.ops.value import DataDependent, values_in
+from babytriton.ops.value import DataDependent, Value, values_in
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
@@ -83,6 +83,8 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
         return places.find(builder, fn, args, kwargs)
     if fn in (T.cpu, T.cuda) and args[0].device.type == fn.__name__:
         return args[0]
+    if fn in _NEW and not any(isinstance(x, Value) for x in values_in((args[1:], kwargs))):
+        return builder.call(fn, (args[0].whole, *args[1:]), kwargs)
     if fn in _QUERIES:
         return _QUERIES[fn](*args, **kwargs)
     name = str(getattr(fn, "__name__", fn))
@@ -106,6 +108,10 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
             raise DataDependent(name, UNKNOWN)
     name = name if row is None else row.name
     return rule(Call(builder, name, fn, args, kwargs, target))
+
+
+_NEW = (T.new_zeros, T.new_ones, T.new_empty, T.new_full, T.new_tensor)
+"""What makes tensors of the dtype of another one, and of other sizes."""
 
 
 def _size(selection: Selection, dim: int | None = None) -> Any:
