@@ -7,7 +7,7 @@ there is no list here of what runs in which dtype: there is one in torch, for ea
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,28 @@ class Autocast:
             yield
         finally:
             self._dtypes = before
+
+    def call(
+        self,
+        builder: Builder,
+        emit: Callable[..., Any],
+        fn: Callee,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Emit a call with its arguments cast, or its parts, where torch casts within it.
+
+        Raises:
+            Unavailable: torch does, and it has no parts.
+        """
+        try:
+            given = self.cast(builder, fn, args, kwargs)
+        except Unavailable:
+            op = builder.table.get(fn)
+            if op is None or op.parts is None:
+                raise
+            return op.parts(*args, **kwargs)
+        return emit(fn, *given)
 
     def cast(
         self, builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -113,7 +113,7 @@ class Builder(TorchCalls):
             self.placement.span = self.span
         with self._at(place or self.placement.home):
             args, kwargs = map_values((args, kwargs), self.moved)
-            return self._call_with_numbers(fn, *self.autocast.cast(self, fn, args, kwargs))
+            return self.autocast.call(self, self._call_with_numbers, fn, args, kwargs)
 
     def at_one_place(self, operands: Sequence[Value]) -> contextlib.AbstractContextManager[None]:
         """A call that runs where its operands are, none of which is moved.

@@ -54,6 +54,6 @@ _MOST = 4
 _STEPS = (_gru_cell, _lstm_cell, _rnn_cell(torch.tanh), _rnn_cell(torch.relu))
 
 ROWS: tuple[Op, ...] = tuple(
-    Op(name, (getattr(torch, name),), _fused(step), by_parts=True)
+    Op(name, (getattr(torch, name),), _fused(step), parts=step, by_parts=True)
     for name, step in zip(_NAMES, _STEPS)
 )

@@ -47,6 +47,8 @@ class Op:
             row with ``decompose`` needs none.
         derive: the operator in terms of other rows, as ``decompose``, for where gradients are
             asked for and ``build`` would hide what they need.
+        parts: the operator in terms of others that autocast may cast the arguments of, as a plain
+            torch function, where torch's own is made of such.
         by_parts: whether ``build`` emits nothing but calls of other rows, so that these have its
             gradient, as with ``decompose``.
         inlined: whether its own Python body is compiled in its place, with ``gradient`` for the
@@ -64,6 +66,7 @@ class Op:
     meta: Callable[..., Any] | None = None
     gradient: Callable[..., Any] | None = None
     derive: Callable[..., Any] | None = None
+    parts: Callable[..., Any] | None = None
     by_parts: bool = False
     inlined: bool = False
     registered: bool = False

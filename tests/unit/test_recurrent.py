@@ -144,3 +144,17 @@ def test_gradients_of_loops_with_functions_that_torch_runs() -> None:
     torch.testing.assert_close(
         torch.autograd.grad(found.sum(), x), torch.autograd.grad(wanted.sum(), x)
     )
+
+
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_cells_under_autocast(kind: type[nn.Module]) -> None:
+    cell = kind(3, 5)
+    x, h = numbers(2, 3), numbers(2, 5)
+
+    def step(x, h):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return cell(x, (h, h) if isinstance(cell, nn.LSTMCell) else h)
+
+    with torch.no_grad():
+        found, wanted = bt.jit("cpu")(step)(x, h), step(x, h)
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
