@@ -175,7 +175,7 @@ class _Reading:
         return (unknown,) * (1 if fields is None else len(fields))
 
     def _read(self, var: relax.Var, path: _Path) -> _Fields:
-        found = self.fields.get(var, (frozenset(),))
+        found = self.fields.get(var) or (self._new(False),)
         for token, branches in _together(found):
             self.uses[token].append((self._now, (*path, *branches)))
         return found

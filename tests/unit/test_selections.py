@@ -659,6 +659,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "indices": (lambda x, m: x[m].max(0), "BT006"),
     "scrambled": (lambda x, m: x[m].reshape(5, -1).sum(0), "BT006"),
     "a loop": (lambda x, m: sum(row.sum() for row in x[m]), "BT006"),
+    "into a tensor": (lambda x, m: (torch.masked_select(x, m[:5], out=x), x)[1], "BT006"),
+    "places into a tensor": (lambda x, m: torch.nonzero(m, out=x.long()), "BT006"),
     "squeezed": (lambda x, m: x[m].squeeze(), "BT006"),
     "squeezed away": (lambda x, m: x[m].squeeze(0), "BT006"),
     "places among them": (lambda x, m: torch.where(x[m][:, 0] > 0)[0], "BT006"),

@@ -45,7 +45,7 @@ def as_mask(owner: Any, item: Any) -> Any:
 
 
 def selects(fn: Callee, args: tuple[Any, ...]) -> bool:
-    """Whether a call selects by a mask from a tensor that is none's selection."""
+    """Whether a call selects by a mask, from a tensor or from what another one has selected."""
     if fn in _SELECT:
         return len(args) == 2 and is_mask(args[1])
     return fn in _GETITEM and len(args) == 2 and has_mask(as_mask(*args))

@@ -37,8 +37,8 @@ def product(call: Call) -> Any:
     """A matrix product: of rows or columns that are selected, or over them."""
     call = call.flat
     left, right = call.argument(0, "input"), call.argument(1, "other")
-    inner = [x.ndim - 1 if x is left else max(x.ndim - 2, 0) for x in (left, right)]
-    summed = [isinstance(x, Selection) and x.axis == dim for x, dim in zip((left, right), inner)]
+    inner = (left, left.ndim - 1), (right, max(right.ndim - 2, 0))
+    summed = [isinstance(x, Selection) and x.axis == dim for x, dim in inner]
     if max(left.ndim, right.ndim) > 2 or any(summed) != all(summed):
         raise call.refuse()
     if all(summed):

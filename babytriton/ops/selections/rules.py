@@ -65,9 +65,15 @@ RULES: Mapping[str, Rule] = {
 
 def concerns(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call selects by a mask, or is one of what masks select."""
-    if items.selects(fn, args) or places.finds(fn, args, kwargs):
+    if _begins(fn, args, kwargs):
         return True
     return any(isinstance(value, Selection) for value in values_in((args, kwargs)))
+
+
+def _begins(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call makes a selection; one into a tensor of the user's has no known size."""
+    begins = items.selects(fn, args) or places.finds(fn, args, kwargs)
+    return begins and kwargs.get("out") is None
 
 
 def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -77,9 +83,9 @@ def call(builder: Builder, fn: Callee, args: tuple[Any, ...], kwargs: dict[str, 
         DataDependent: it has no meaning without knowing how many elements are selected.
         IllTyped: torch refuses the arguments.
     """
-    if items.selects(fn, args):
-        return items.select(builder, fn, args)
-    if places.finds(fn, args, kwargs):
+    if _begins(fn, args, kwargs):
+        if items.selects(fn, args):
+            return items.select(builder, fn, args)
         return places.find(builder, fn, args, kwargs)
     if fn in (T.cpu, T.cuda) and args[0].device.type == fn.__name__:
         return args[0]
