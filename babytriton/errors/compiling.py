@@ -63,9 +63,9 @@ class DataDependent(Diagnostic):
         return cls(span, name) if instead is None else cls(span, name, instead)
 
 
-_SELECTED = "torch.where(mask, a, b) keeps the size, and x[mask].sum() adds up what a mask selects"
 _WITHOUT_NUMBERS = {
-    "getitem": f"{_SELECTED}; x[i + torch.arange(n)] has a known length",
+    "getitem": "torch.where(mask, a, b) keeps the size, and x[mask].sum() adds up what a mask "
+    "selects; x[i + torch.arange(n)] has a known length",
     "bincount": "torch.zeros(n).index_add(0, x, torch.ones(len(x))) counts up to a known number",
 }
 """What to write in place of functions whose results have as many elements as numbers say."""

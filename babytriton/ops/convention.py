@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, s_tir, te, tirx
 from tvm.tirx import For, ForKind, PrimFunc
 
-from babytriton.ops.primfunc import is_scheduled, nodes
+from babytriton.ops.primfunc import is_scheduled, nodes, with_fields
 
 _OPAQUE = 8
 """FuseOps' number for functions that fuse with nothing."""
@@ -244,17 +244,7 @@ def _with_found_regions(block: s_tir.SBlock) -> s_tir.SBlock:
     loads = nodes(block.body, ir.TensorLoad)
     buffers = {load.source for load in loads} | {block.body.buffer}
     found = s_tir.analysis.get_sblock_access_region(block, {x: x for x in buffers})
-    return s_tir.SBlock(
-        block.iter_vars,
-        found[0],
-        found[1],
-        block.name_hint,
-        block.body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
+    return with_fields(block, reads=found[0], writes=found[1])
 
 
 def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:

@@ -196,6 +196,18 @@ def with_buffers(func: PrimFunc, scalars: Mapping[ir.Var, ir.Var]) -> PrimFunc:
     return PrimFunc(params, body, func.ret_type, func.attrs)
 
 
+_FIELDS = (
+    *("iter_vars", "reads", "writes", "name_hint", "body", "init"),
+    *("alloc_buffers", "match_buffers", "annotations", "span"),
+)
+
+
+def with_fields(block: s_tir.SBlock, **fields: Any) -> s_tir.SBlock:
+    """A block with other contents, by the names that ``SBlock`` has for them."""
+    assert fields.keys() <= set(_FIELDS)
+    return s_tir.SBlock(*(fields.get(name, getattr(block, name)) for name in _FIELDS))
+
+
 def with_kernels(mod: IRModule, change: Callable[[PrimFunc], PrimFunc]) -> IRModule:
     """A module with what each of its kernels is changed to; the rest of it as it is."""
     functions = {

@@ -10,6 +10,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.primfunc import with_fields
 from babytriton.passes.alike import Alike
 from babytriton.passes.reshapes import folded
 from babytriton.passes.scheduling import RULE, first_fit
@@ -68,17 +69,7 @@ def _store(store: tirx.BufferStore) -> tirx.BufferStore:
 
 def _block(block: s_tir.SBlock) -> s_tir.SBlock:
     """The block without what it says of the places that it reads and writes."""
-    return s_tir.SBlock(
-        block.iter_vars,
-        [],
-        [],
-        block.name_hint,
-        block.body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
+    return with_fields(block, reads=[], writes=[])
 
 
 def _moved(indices: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import IRModule, ir, relax, s_tir, tirx
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_fields
 from babytriton.ops.scans import SCAN
 from babytriton.passes.bindings import CALL_TIR, add_kernel, read_by
 from babytriton.passes.scans import is_scan
@@ -175,10 +175,8 @@ def _turned(block: s_tir.SBlock) -> s_tir.SBlock:
         return with_parts(walk, body)
 
     kind, dim, backwards = block.annotations[SCAN]
-    return s_tir.SBlock(
-        *(block.iter_vars, block.reads, block.writes, block.name_hint),
-        tvm_ffi.structural_map(block.body, (tirx.For, steps)),
-        *(block.init, block.alloc_buffers, block.match_buffers),
-        {**block.annotations, SCAN: [kind, dim, 1 - int(backwards)]},
-        block.span,
+    return with_fields(
+        block,
+        body=tvm_ffi.structural_map(block.body, (tirx.For, steps)),
+        annotations={**block.annotations, SCAN: [kind, dim, 1 - int(backwards)]},
     )

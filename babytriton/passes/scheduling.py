@@ -13,6 +13,8 @@ from tvm import IRModule, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.primfunc import with_fields
+
 logger = logging.getLogger("babytriton")
 
 RULE = "babytriton.rule"
@@ -80,18 +82,7 @@ def with_one_root(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def rename(block: s_tir.SBlock) -> s_tir.SBlock:
         if block.name_hint != "root" or block.same_as(outermost):
             return block
-        return s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            "root_block",
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-            block.span,
-        )
+        return with_fields(block, name_hint="root_block")
 
     return tvm_ffi.structural_map(func, (s_tir.SBlock, rename), order="pre")
 

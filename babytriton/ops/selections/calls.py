@@ -226,6 +226,22 @@ def along_others(call: Call) -> Any:
     return call.selected(call.on_wholes(), axes_of(call))
 
 
+def guarded(call: Call) -> Any:
+    """A call of rows that have other tensors in common.
+
+    Their gradients are sums over rows, in which those that are not selected must be zero.
+    """
+    shared = [x for x in values_in((call.args, call.kwargs)) if not isinstance(x, Selection)]
+    if not call.builder.tape.depends(shared):
+        return along_others(call)
+    args, kwargs = map_values((call.args, call.kwargs), _refilled)
+    return map_values(along_others(replace(call, args=args, kwargs=kwargs)), _refilled)
+
+
+def _refilled(value: Value) -> Value:
+    return value.refilled if isinstance(value, Selection) else value
+
+
 def shaped(call: Call) -> Any:
     """A function that gives the same elements in other dimensions."""
     call = call.flat

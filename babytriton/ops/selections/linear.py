@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from babytriton.ops.selections.calls import Call, along_others
+from babytriton.ops.selections.calls import Call, guarded
 from babytriton.ops.selections.selection import Selection
-from babytriton.ops.value import Value, map_values, values_in
+from babytriton.ops.value import values_in
 
 
 def each_row(call: Call) -> Any:
@@ -46,23 +46,3 @@ def product(call: Call) -> Any:
     if len(call.selections) > 1:
         raise call.refuse()
     return guarded(call)
-
-
-def guarded(call: Call) -> Any:
-    """A call of rows that have other tensors in common.
-
-    Their gradients are sums over rows, in which those that are not selected must be zero.
-    """
-    shared = [x for x in values_in((call.args, call.kwargs)) if not isinstance(x, Selection)]
-    if not call.builder.tape.depends(shared):
-        return along_others(call)
-    args, kwargs = map_values((call.args, call.kwargs), refilled)
-    found = along_others(Call(call.builder, call.name, call.fn, args, kwargs))
-    return map_values(found, refilled)
-
-
-def refilled(value: Value) -> Value:
-    """What a mask selects of floats, with zeros elsewhere; other tensors as they are."""
-    if not isinstance(value, Selection) or not value.meta.dtype.is_floating_point:
-        return value
-    return value.refilled

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.ops.selections.calls import Call, axes_of, shaped, shapes_of
+from babytriton.ops.selections.calls import Call, axes_of, guarded, shaped, shapes_of
 from babytriton.ops.selections.equality import are_equal
-from babytriton.ops.selections.linear import guarded, refilled
 from babytriton.ops.selections.selection import UNKNOWN, Selection
 from babytriton.ops.sizes import is_one
 from babytriton.ops.subscript import expanded
@@ -105,7 +104,7 @@ def adding(call: Call) -> Any:
         raise call.refuse()
     # What is written outside of a tensor is written nowhere.
     outside = target.meta.shape[dim]
-    return call.on_wholes(lambda x: x.filled(outside) if x is index else refilled(x).parts[0])
+    return call.on_wholes(lambda x: x.filled(outside) if x is index else x.refilled.whole)
 
 
 def outside(
@@ -126,7 +125,7 @@ def outside(
             raise DataDependent("setitem", UNKNOWN)
         if found.ndim - found.axis != ndim - axis:
             raise DataDependent("setitem", UNKNOWN)
-        new = refilled(found).parts[0]
+        new = found.refilled.whole
     elif isinstance(new, Value) and not isinstance(new, Scalar):
         place = new.meta.ndim - (ndim - axis)
         if place >= 0 and not is_one(new.meta.shape[place]):

@@ -14,8 +14,7 @@ from babytriton.ops.loss_reduction import reduction_of
 from babytriton.ops.meta import tensors_of, typed
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import IllTyped
-from babytriton.ops.selections.calls import Call, along_others, elementwise
-from babytriton.ops.selections.linear import guarded
+from babytriton.ops.selections.calls import Call, along_others, elementwise, guarded
 from babytriton.ops.selections.selection import Selection, where
 from babytriton.ops.sizes import is_one
 from babytriton.ops.value import Value, map_values, values_in

@@ -146,8 +146,8 @@ class Selection(Value):
 
     @property
     def refilled(self) -> Selection:
-        """The same with zeros where nothing is selected."""
-        return self.of(self.filled(0))
+        """The same with zeros where nothing is selected, if it is of floats."""
+        return self.of(self.filled(0)) if self.meta.dtype.is_floating_point else self
 
     def filled(self, number: Any) -> Value:
         """``whole`` with a number where nothing is selected."""
