@@ -104,6 +104,7 @@ ON_VALUES: dict[Any, Callable[..., Any]] = {
 
 ITERATORS: dict[Any, Callable[..., Any]] = {
     enumerate: iteration.enumerated,
+    len: iteration.length,
     range: iteration.counted,
     reversed: iteration.flipped,
     zip: iteration.zipped,

@@ -16,7 +16,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import beyond, builtins, effects, modules, outside, own_gradients
+from babytriton.frontend import beyond, builtins, effects, modules, outside, own_gradients, rows
 from babytriton.frontend.callables import (
     MUTATORS,
     belongs_to_torch,
@@ -28,6 +28,7 @@ from babytriton.frontend.callables import (
 )
 from babytriton.frontend.callee import seen_through, signature_of, signature_of_node
 from babytriton.frontend.captures import Guard, Place
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.snapshots import is_array
@@ -75,7 +76,7 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
     Raises:
         AttributeError: there is none.
     """
-    if isinstance(owner, (Value, LocalFunction)):
+    if isinstance(owner, (Value, LocalFunction, Grown)):
         return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
@@ -305,8 +306,9 @@ def _torch(
         kwargs = {**kwargs, "alpha": at.number(node, builtins.kind_of(factor), factor)}
     at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
-        found = at.program.builder.call(fn, args, kwargs)
-    at.program.unbound.note(fn, args, kwargs, found)
+        found = rows.unbound(fn, args, kwargs)
+        found = at.program.builder.call(fn, args, kwargs) if found is None else found
+    at.program.numbered.note_call(fn, args, kwargs, found)
     return found
 
 
@@ -436,6 +438,13 @@ KINDS: tuple[Kind, ...] = (
     Kind(lambda at, fn, given: fn is torch.is_grad_enabled, _records_gradients),
     Kind(lambda at, fn, given: isinstance(fn, LocalFunction), _inline_local),
     Kind(lambda at, fn, given: isinstance(fn, torch.nn.Module), modules.call),
+    # Lists that loops have made longer are no lists of Python.
+    Kind(
+        lambda at, fn, given: isinstance(getattr(fn, "__self__", None), Grown),
+        lambda at, node, fn, args, kwargs: at.python(node, fn, *args, **kwargs),
+    ),
+    Kind(rows.joins, rows.join),
+    Kind(rows.takes_list, rows.with_lists),
     # Of the user's, a row comes before the function's own body.
     Kind(lambda at, fn, given: has_row(at, fn), _torch),
     Kind(lambda at, fn, given: beyond.is_beyond_torch(fn), _beyond_torch),
@@ -453,7 +462,7 @@ KINDS: tuple[Kind, ...] = (
         lambda at, node, fn, args, kwargs: at.number(node, fn, args[0]),
     ),
     Kind(
-        lambda at, fn, given: _is_one_of(fn, (*builtins.ITERATORS, len, list, tuple)),
+        lambda at, fn, given: _is_one_of(fn, (*builtins.ITERATORS, list, tuple)),
         _iterator,
     ),
     Kind(lambda at, fn, given: isinstance(fn, types.MethodType), _method),

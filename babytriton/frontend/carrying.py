@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,66 +11,16 @@ from typing import Any
 from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend.exits import FALLS, Exits
+from babytriton.frontend.growing import Counter, Lists
 from babytriton.frontend.joining import Differ, blank, expression, leaves, rebuilt
 from babytriton.frontend.program import LoopNotes, Program
 from babytriton.frontend.scope import Scope, Unusable
+from babytriton.frontend.slots import Slot
 from babytriton.frontend.state import Container, State, containers_in, reachable, refill
-from babytriton.ops.counting import state_variable
 from babytriton.ops.regions import Region
 from babytriton.ops.sizes import is_known
-from babytriton.ops.storage import Storage, may_be, storage_of
-from babytriton.ops.value import NUMBERS, Scalar, Value
-from babytriton.types import TensorType
-
-
-class Slot:
-    """A tensor or number that each step gets from the one before.
-
-    Attributes:
-        name: of the variable.
-        initial: what the first step gets, as an expression.
-        var: the same as the body of the loop has it.
-        inside: the same as a step sees it.
-        result: what the next step gets, as an expression; compiling a step sets it.
-        leaf: the same as a value, for what a name stands for.
-
-    Args:
-        program: being compiled.
-        name: of the variable.
-        initial: as a value.
-        follow: whether gradients flow to it from a later step, though to nothing before the loop.
-        later: what steps are known to leave, whose layout may be another.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        name: str,
-        initial: Any,
-        follow: bool = False,
-        later: Sequence[Any] = (),
-    ) -> None:
-        tape = program.builder.tape
-        self.name = name
-        self.initial = expression(program, initial)
-        self._model = initial
-        self.later = later
-        self.var = state_variable(name, _type_of(initial))
-        self.inside = self._value(program, self.var)
-        is_followed = follow or tape.find(self.initial) is not None
-        if tape.running and is_followed and not isinstance(self.inside, Scalar):
-            tape.follow(self.inside)
-        self.result: Any = None
-        self.leaf: Any = None
-
-    def after(self, program: Program, expr: Any) -> Any:
-        """What it is after the loop."""
-        return self._value(program, expr)
-
-    def _value(self, program: Program, expr: Any) -> Any:
-        if isinstance(self._model, Value) and not isinstance(self._model, Scalar):
-            return program.builder.memory.one_of([self._model, *self.later], expr)
-        return program.builder.number(expr, _kind_of(self._model)(1))
+from babytriton.ops.storage import Storage, may_be, memory_of, storage_of
+from babytriton.ops.value import Scalar, Value
 
 
 @dataclass
@@ -94,6 +44,7 @@ class LoopState:
         live: names that a later step, or what follows the loop, may read.
         notes: on the loop, which are taken here.
         span: of the loop, for messages.
+        counter: how it counts its steps; None where it does not know how many there are.
     """
 
     def __init__(
@@ -103,12 +54,14 @@ class LoopState:
         live: frozenset[str],
         notes: LoopNotes,
         span: Span,
+        counter: Counter | None = None,
     ) -> None:
         self._program = program
         self._scope = scope
         self._live = live
         self._notes = notes
         self._span = span
+        self.lists = Lists(program, scope, counter)
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
         self._followed: set[str] = set()
@@ -139,6 +92,7 @@ class LoopState:
             (s, self._slot("memory", self._program.builder.value(s.expr, s.meta)))
             for s in self._changing_storages
         ]
+        self.lists.begin(self._followed)
         self._program.builder.memory.relate(
             (slot.inside, x) for slot in self._slots for x in slot.later
         )
@@ -161,18 +115,21 @@ class LoopState:
     @contextlib.contextmanager
     def step(self) -> Iterator[Region]:
         """Inside, a step is compiled, up to :meth:`end`."""
-        with self._program.part() as region:
-            for name, carried in self._names.items():
-                self._scope.bind(name, carried.inside)
-                self._freeze_inside(name, carried)
-            for container, carried in self._containers:
-                refill(container, carried.inside)
-            for storage, slot in self._storages:
-                storage.expr, storage.version = slot.var, object()
-            self._inside = containers_in({n: self._scope.names[n] for n in self._names})
-            self._installed = self._program.state()
-            yield region
-        self._program.restore(self._base.state)
+        try:
+            with self._program.part() as region:
+                for name, carried in self._names.items():
+                    self._scope.bind(name, carried.inside)
+                    self._freeze_inside(name, carried)
+                for container, carried in self._containers:
+                    refill(container, carried.inside)
+                for storage, slot in self._storages:
+                    storage.expr, storage.version = slot.var, object()
+                self.lists.enter()
+                self._inside = containers_in({n: self._scope.names[n] for n in self._names})
+                self._installed = self._program.state()
+                yield region
+        finally:
+            self._program.restore(self._base.state)
 
     def end(self, exits: Exits) -> bool:
         """Take stock at the end of a step: what it changed, and what the next one gets.
@@ -191,9 +148,10 @@ class LoopState:
         known = [*own, *(storage for storage, _ in self._storages)]
         storages = _new(start.changed_memory(after), known)
         held = [*self._inside, *(container for container, _ in self._containers)]
-        containers = _new(start.changed_containers(after), held)
+        containers = _new(start.changed_containers(after), [*held, *self.lists.appended_to])
         if grown or storages or containers:
             self._notes.names += grown
+            containers = [c for c in containers if not self._is_longer(c, start, after)]
             self._changing_storages += storages
             self._changing_containers += containers
             return self._again()
@@ -203,6 +161,10 @@ class LoopState:
             self._finish_slots(f"a {type(container).__name__}", carried, container)
         for storage, slot in self._storages:
             slot.result = storage.expr
+        try:
+            self.lists.end()
+        except Differ as differ:
+            self.mismatch = "a list", differ
         newly = self._newly_followed()
         lying = self._lying_otherwise()
         if newly or lying:
@@ -257,13 +219,22 @@ class LoopState:
         for slot, leaf in zip(carried.slots, found):
             slot.result, slot.leaf = expression(self._program, leaf), leaf
 
+    def _is_longer(self, container: Container, start: State, after: State) -> bool:
+        """Whether a step has made a list longer that it knows by one name alone."""
+        names = [n for n, value in self._scope.names.items() if value is container]
+        if len(names) != 1 or names[0] in self._notes.names or self._is_held(names[0], container):
+            return False
+        before, now = (list(state.content(id(container), container)) for state in (start, after))
+        return self.lists.note(names[0], container, before, now)
+
     # ------------------------------------------------------------ around the steps
 
     @property
     def _slots(self) -> list[Slot]:
         named = [slot for carried in self._names.values() for slot in carried.slots]
         items = [slot for _, carried in self._containers for slot in carried.slots]
-        return [*self._own, *named, *items, *(slot for _, slot in self._storages), *self._left]
+        stored = [slot for _, slot in self._storages]
+        return [*self._own, *named, *items, *stored, *self.lists.slots, *self._left]
 
     @property
     def states(self) -> list[Any]:
@@ -294,9 +265,9 @@ class LoopState:
             How control leaves the loop.
         """
         program, slots = self._program, self._slots
-        found = [slot.after(program, e) for slot, e in zip(slots, exprs)]
-        program.builder.memory.relate((x, slot.leaf) for slot, x in zip(slots, found))
-        after = iter(found)
+        values = [slot.after(program, e) for slot, e in zip(slots, exprs)]
+        program.builder.memory.relate((x, slot.leaf) for slot, x in zip(slots, values))
+        after = iter(values)
         for _ in self._own:
             next(after)
         for name, carried in self._names.items():
@@ -307,6 +278,8 @@ class LoopState:
             refill(container, rebuilt(carried.before, after))
         for storage, _ in self._storages:
             storage.expr, storage.version = next(after).made, object()
+        self.lists.finish(after)
+        self._freeze_appended(dict(zip(map(id, slots), values)))
         for name in self._changed:
             if name not in self._names:
                 self._scope.bind(name, Unusable(partial(_undecided, name, self._span)))
@@ -333,8 +306,36 @@ class LoopState:
             if around is not None:
                 around.frozen = value.storage.frozen = True
 
+    def _appended(self) -> tuple[set[Storage], list[Slot]]:
+        """The memory of what lists hold that grow, and the slots that may hand it on."""
+        appended = memory_of(self.lists.held)
+        named = [slot for carried in self._names.values() for slot in carried.slots]
+        same = [slot for slot in named if memory_of([slot.leaf]) & appended]
+        return appended, self._exchanged(same)
+
+    def _freeze_appended(self, after: Mapping[int, Value]) -> None:
+        """What a list holds stands in rows: writing to it would not show in what it was made of.
+
+        Args:
+            after: what slots give after the loop, by their identities.
+        """
+        appended, handed_on = self._appended()
+        outside = [s for s in appended if s in self._base.state.memory or s.is_callers]
+        each = [memory_of([tensor]) for tensor in self.lists.held]
+        is_shared = outside or handed_on or sum(map(len, each)) > len(appended)
+        rows = self.lists.slots if is_shared else []
+        own = [after[id(slot)].storage for slot in (*handed_on, *rows)]
+        for storage in (*outside, *own):
+            if storage is not None:
+                storage.frozen = True
+
     def _require_own(self, start: State, after: State) -> None:
         """Refuse a step that writes to what may, in a later step, be someone else's memory."""
+        appended, handed_on = self._appended()
+        appended |= memory_of(slot.inside for slot in handed_on)
+        if appended & set(start.changed_memory(after)):
+            what = "from step to step, a list holds it as it was"
+            self._program.fail(errors.Mutation(self._span, what, "append a clone() of it"))
         hazards = [
             slot
             for name, carried in self._names.items()
@@ -434,13 +435,3 @@ def _undecided(name: str, loop: Span, span: Span) -> Diagnostic:
 
 def _new(found: list[Any], known: list[Any]) -> list[Any]:
     return [item for item in found if not any(item is other for other in known)]
-
-
-def _kind_of(value: Any) -> type:
-    return value.kind if isinstance(value, Scalar) else type(value)
-
-
-def _type_of(value: Any) -> TensorType:
-    if isinstance(value, Value) and not isinstance(value, Scalar):
-        return TensorType.of(value.meta)
-    return TensorType((), NUMBERS[_kind_of(value)])

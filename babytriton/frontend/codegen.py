@@ -17,11 +17,14 @@ from babytriton import errors
 from babytriton.frontend import calls, numbers
 from babytriton.frontend.captures import Place
 from babytriton.frontend.contexts import Contexts
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
 from babytriton.frontend.texts import Texts
-from babytriton.ops.value import NeedsConstant, Text, Value, values_in
+from babytriton.ops.value import NeedsConstant, Scalar, Text, Value, values_in
+
+_IN_A_TENSOR = "index a tensor: torch.stack(items)[i], or rows that the steps of a loop write"
 
 
 class CodeGenerator(Loops, Contexts, Texts):
@@ -188,8 +191,11 @@ class CodeGenerator(Loops, Contexts, Texts):
         owner, index = self.visit(node.value), self.visit(node.slice)
         if isinstance(owner, Value):
             return self.emit(node, operator.getitem, owner, index)
+        if isinstance(owner, (list, tuple)) and isinstance(index, Scalar) and not index.arguments:
+            what = "an index of a list"
+            self.fail(errors.DataDependent(self.span(node), what, _IN_A_TENSOR))
         found = self.python(node, operator.getitem, owner, index)
-        if isinstance(owner, (list, dict, tuple, str)):
+        if isinstance(owner, (list, dict, tuple, str, Grown)):
             return found
         # An object of the user's: what it holds may be another thing at the next call.
         place = self.program.captures.item_place(owner, index)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from babytriton.frontend.grown import Grown
 from babytriton.ops import scalars
 from babytriton.ops.value import Scalar, Value
 
@@ -128,25 +129,63 @@ class Listed(Items):
         return self.items[index]
 
 
-class Unbound:
-    """The tuples that ``torch.unbind`` gave, whose tensors have a number each in what it took."""
+@dataclass(frozen=True)
+class Filled(Items):
+    """A list that a loop has made longer: all its items are in rows.
+
+    Attributes:
+        grown: the list.
+        known: its items, where it is known how many there are.
+    """
+
+    grown: Grown
+    known: Sequence[Any] | None = None
+
+    def count(self) -> Any:
+        return self.grown.filled if self.known is None else len(self.known)
+
+    def item(self, apply: Apply, index: Any) -> Any:
+        if self.known is not None and isinstance(index, int):
+            return self.known[index]
+        return self.grown.rebuild([apply(operator.getitem, x, index) for x in self.grown.rows])
+
+
+def unbound(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Value, int] | None:
+    """The tensor and the dimension that a call unbinds, if it is one of ``torch.unbind``."""
+    if fn not in (torch.unbind, torch.Tensor.unbind):
+        return None
+    tensor = args[0] if args else kwargs["input"]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    return tensor, dim % tensor.ndim
+
+
+class Numbered:
+    """Tuples and lists whose items each have a number in tensors."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Rows]] = {}
+        self._known: dict[int, tuple[Any, list[Any], Items]] = {}
 
-    def note(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
-        """Take note of what a call of torch gave."""
-        if fn not in (torch.unbind, torch.Tensor.unbind):
-            return
-        tensor = args[0] if args else kwargs["input"]
-        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-        # With the tuple itself: as long as it is there, no other one has its identity.
-        self._known[id(found)] = found, Rows(tensor, dim % tensor.ndim)
+    def note_call(
+        self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
+    ) -> None:
+        """Take note of what a call of torch gave, if it is what ``torch.unbind`` does."""
+        given = unbound(fn, args, kwargs)
+        if given is not None and isinstance(found, tuple):
+            self._note(found, Rows(*given))
+
+    def note_list(self, items: list[Any], grown: Grown) -> None:
+        """Take note of a list that a loop has filled."""
+        self._note(items, Filled(grown, list(items)))
+
+    def _note(self, found: Any, items: Items) -> None:
+        # With the sequence itself: as long as it is there, no other one has its identity.
+        self._known[id(found)] = found, list(found), items
 
     def items(self, iterable: Any) -> Any:
-        """The same by number, if it is such a tuple."""
-        known = self._known.get(id(iterable))
-        return iterable if known is None else known[1]
+        """The same by number, if it is such a sequence and holds what it did."""
+        _, items, numbered = self._known.get(id(iterable), (None, [], None))
+        is_same = numbered is not None and len(items) == len(iterable)
+        return numbered if is_same and all(map(operator.is_, items, iterable)) else iterable
 
 
 class Generated(list[Any]):
@@ -166,6 +205,8 @@ def items_of(iterable: Any) -> Items:
     """
     if isinstance(iterable, Items):
         return iterable
+    if isinstance(iterable, Grown):
+        return _filled(iterable)
     if isinstance(iterable, range):
         return Counted(iterable.start, iterable.stop, iterable.step)
     if isinstance(iterable, Scalar):
@@ -175,6 +216,12 @@ def items_of(iterable: Any) -> Items:
             raise TypeError("iteration over a 0-d tensor")
         return Rows(iterable)
     return Listed(iterable if isinstance(iterable, (list, tuple)) else list(iterable))
+
+
+def _filled(grown: Grown) -> Items:
+    if grown.later:
+        raise TypeError("some items of this list are a loop's, and others were appended after it")
+    return Filled(grown)
 
 
 def is_numbered(items: Items) -> bool:
@@ -229,6 +276,11 @@ def zipped(*iterables: Any, strict: bool = False) -> Items:
     if strict and any(count != counts[0] for count in counts):
         raise ValueError("zip() arguments are of different lengths")
     return Zipped(parts) if parts else Listed(())
+
+
+def length(items: Any) -> Any:
+    """``len``."""
+    return items.count() if isinstance(items, Grown) else len(items)
 
 
 def flipped(iterable: Any) -> Items:

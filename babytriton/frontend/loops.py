@@ -8,6 +8,7 @@ known, then again with what it changed unknown, until no more changes.
 from __future__ import annotations
 
 import ast
+import contextlib
 import operator
 from collections.abc import Iterator
 from functools import partial
@@ -22,6 +23,7 @@ from babytriton.frontend.assignment import Assignments
 from babytriton.frontend.carrying import LoopState
 from babytriton.frontend.control_flow import ControlFlow
 from babytriton.frontend.exits import FALLS, Exits
+from babytriton.frontend.growing import Counter
 from babytriton.frontend.iteration import Generated, Items, is_numbered, items_of
 from babytriton.frontend.joining import expression
 from babytriton.frontend.program import LoopNotes
@@ -38,6 +40,9 @@ UNROLL = 32
 
 AT_MOST = 128
 """The same where they cannot be run as a loop."""
+
+_FOUND = "[...]"
+"""What the list of a comprehension is called while it is filled."""
 
 NESTED = 4
 """Steps that are written out of a loop around another one, if it can be run as a loop at all."""
@@ -163,14 +168,21 @@ class Loops(Assignments, ControlFlow):
             raise _NeedsFirstStep
         if notes.ends_early:
             return self._run_counting(node, items, start, count)
-        state, settled = self._loop_state(node), False
         index = counter()
+        steps = Counter(count, partial(self.program.builder.counted, index))
+        state, settled = self._loop_state(node, steps), False
         while not settled:
             state.begin()
             with state.step() as region:
-                step = self.program.builder.counted(index)
+                step = state.lists.number
                 at = self.emit(node.iter, operator.add, step, start) if start else step
-                exits = self._step(node, items, at)
+                try:
+                    exits = self._step(node, items, at)
+                except CompileError:
+                    if start == 0 and state.lists.reads_too_early:
+                        notes.needs_first_step = True
+                        raise _NeedsFirstStep from None
+                    raise
                 settled = state.end(exits)
         if start == 0 and (state.binds or state.mismatch):
             notes.needs_first_step = True
@@ -216,10 +228,10 @@ class Loops(Assignments, ControlFlow):
                 settled = state.end(exits)
         return self._run(node, state, region)
 
-    def _loop_state(self, node: ast.For | ast.While) -> LoopState:
+    def _loop_state(self, node: ast.For | ast.While, counter: Counter | None = None) -> LoopState:
         notes = self.program.loops.setdefault(node, LoopNotes())
         live, span = self.liveness.again[node], self.span(node)
-        return LoopState(self.program, self.scope, live, notes, span)
+        return LoopState(self.program, self.scope, live, notes, span, counter)
 
     def _run(self, node: ast.For | ast.While, state: LoopState, region: Region) -> Exits:
         self._require_types(node, state)
@@ -251,18 +263,42 @@ class Loops(Assignments, ControlFlow):
 
     # ------------------------------------------------------------ comprehensions
 
-    def visit_ListComp(self, node: ast.ListComp) -> list[Any]:
-        return [self.visit(node.elt) for _ in self._each(node.generators)]
+    def visit_ListComp(self, node: ast.ListComp) -> Any:
+        [first, *rest] = node.generators
+        items = self._items_of(first)
+        binds = any(isinstance(x, ast.NamedExpr) for x in ast.walk(node))
+        if _are_many(items) and not (rest or first.ifs or binds):
+            start = self.program.mark()
+            try:
+                return self._run_comprehension(node, items)
+            except CompileError:
+                if not isinstance(items.count(), int) or self.program.has_acted(start):
+                    raise
+            self.program.undo(start)
+        return [self.visit(node.elt) for _ in self._each(items, first, rest)]
+
+    def _run_comprehension(self, node: ast.ListComp, items: Items) -> Any:
+        """Run a comprehension as the loop that appends each of its items to a list."""
+        [generator] = node.generators
+        append = ast.Attribute(ast.Name(_FOUND, ast.Load()), "append", ast.Load())
+        body = ast.Expr(ast.Call(append, [node.elt], []))
+        loop = ast.For(generator.target, generator.iter, [body], [])
+        ast.fix_missing_locations(ast.copy_location(loop, node))
+        self.liveness.again[loop] = frozenset()
+        own = Scope({_FOUND: []}, self.scope, is_comprehension=True)
+        with self._inside(own):
+            self._looped(loop, items, items.count())
+        return own.names[_FOUND]
 
     def visit_SetComp(self, node: ast.SetComp) -> set[Any]:
-        return {self.visit(node.elt) for _ in self._each(node.generators)}
+        return {self.visit(node.elt) for _ in self._all(node.generators)}
 
     def visit_DictComp(self, node: ast.DictComp) -> dict[Any, Any]:
-        return {self.visit(node.key): self.visit(node.value) for _ in self._each(node.generators)}
+        return {self.visit(node.key): self.visit(node.value) for _ in self._all(node.generators)}
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Generated:
         outside = self.scope
-        found = Generated([self.visit(node.elt) for _ in self._each(node.generators, False)])
+        found = Generated([self.visit(node.elt) for _ in self._all(node.generators, False)])
         for bound in (x for x in ast.walk(node) if isinstance(x, ast.NamedExpr)):
             # Python computes items when they are asked for, and not all of them may be.
             name = bound.target.id
@@ -271,7 +307,7 @@ class Loops(Assignments, ControlFlow):
             outside.of_function.bind(name, Unusable(unknown))
         return found
 
-    def _each(self, generators: list[ast.comprehension], binds: bool = True) -> Iterator[None]:
+    def _all(self, generators: list[ast.comprehension], binds: bool = True) -> Iterator[None]:
         """Go through a comprehension's items, with its variables bound for each of them.
 
         Args:
@@ -279,24 +315,50 @@ class Loops(Assignments, ControlFlow):
             binds: whether ``:=`` binds names around it, and not in it.
         """
         [first, *rest] = generators
-        if first.is_async:
-            self.fail(errors.UnsupportedSyntax(self.span(first.iter), "async for"))
-        items = self.items(first.iter, self.visit(first.iter))
+        return self._each(self._items_of(first), first, rest, binds)
+
+    def _items_of(self, generator: ast.comprehension) -> Items:
+        if generator.is_async:
+            self.fail(errors.UnsupportedSyntax(self.span(generator.iter), "async for"))
+        return self.items(generator.iter, self.visit(generator.iter))
+
+    def _each(
+        self,
+        items: Items,
+        first: ast.comprehension,
+        rest: list[ast.comprehension],
+        binds: bool = True,
+    ) -> Iterator[None]:
         count = items.count()
         if not isinstance(count, int):
             self.fail(errors.DataDependent(self.span(first.iter), "a comprehension"))
         # Its variables are its own: the names around it stay what they are.
-        outside, own = self.scope, Scope({}, self.scope, is_comprehension=binds)
+        own = Scope({}, self.scope, is_comprehension=binds)
         for i in range(count):
-            self.scope = own
-            self.program.scopes.append(own)
-            try:
+            with self._inside(own):
                 self.bind(first.target, items.item(partial(self.emit, first.iter), i))
                 if all(self.known(test, self.visit(test)) for test in first.ifs):
-                    yield from self._each(rest, binds) if rest else iter([None])
-            finally:
-                self.program.scopes.pop()
-                self.scope = outside
+                    yield from self._all(rest, binds) if rest else iter([None])
+
+    @contextlib.contextmanager
+    def _inside(self, own: Scope) -> Iterator[None]:
+        """Inside, names are those of a comprehension."""
+        outside, self.scope = self.scope, own
+        self.program.scopes.append(own)
+        try:
+            yield
+        finally:
+            self.program.scopes.pop()
+            self.scope = outside
+
+
+def _are_many(items: Items) -> bool:
+    """Whether items are run as a loop although each could be computed where it stands."""
+    count = items.count()
+    is_known = isinstance(count, int)
+    return (
+        is_numbered(items) and not isinstance(count, Scalar) and (not is_known or count > AT_MOST)
+    )
 
 
 def _holds_loop(node: ast.For) -> bool:

@@ -24,6 +24,7 @@ from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
 from babytriton.frontend.dimensions import Dimensions, Sizes
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.parameters import ABSENT
 from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
@@ -423,6 +424,9 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
         return Output(len(outputs) - 1)
 
     def structure(item: Any) -> Any:
+        if isinstance(item, Grown):
+            with program.blaming(span, "return", (item,)):
+                item = item.kind(item)
         if isinstance(item, Selection):
             return Selected(part(item.whole), part(item.mask), item.axis)
         if isinstance(item, Value):

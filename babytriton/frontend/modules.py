@@ -262,7 +262,7 @@ def _before(
 def items(at: Visitor, value: Any) -> Any:
     """What iterating over a value gives; of a container of modules, what it holds is watched."""
     if not isinstance(value, torch.nn.Module):
-        return at.program.unbound.items(value)
+        return at.program.numbered.items(value)
     if isinstance(value, (torch.nn.ParameterList, torch.nn.ParameterDict)):
         path, size = _path(at, value), len(value)
         _watch(at, (id(value), "len"), Place(f"len({path})", lambda: len(value)))

@@ -16,7 +16,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
 from babytriton.frontend.dimensions import Dimensions
-from babytriton.frontend.iteration import Unbound
+from babytriton.frontend.iteration import Numbered
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import TensorSpec, records
 from babytriton.frontend.state import State
@@ -154,7 +154,7 @@ class Program:
     """Of how many parts, that the run decides on, what is being compiled is a part."""
     deciding: frozenset[str] = frozenset()
     """Arguments of which constants would leave one path of a branch around what is compiled."""
-    unbound: Unbound = field(default_factory=Unbound)
+    numbered: Numbered = field(default_factory=Numbered)
     loops: dict[ast.AST, LoopNotes] = field(default_factory=dict)
     """What is known of loops that were compiled before, as the bodies of others are."""
     _named: list[Value] = field(default_factory=list)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from babytriton.diagnostics import Span
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.scope import Scope
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.storage import Storage
@@ -114,6 +115,9 @@ def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
         yield from items.parts
     elif isinstance(items, Value):
         yield items
+    elif isinstance(items, Grown):
+        yield from items.rows
+        yield from reachable(items.later, seen)
     elif isinstance(items, (*CONTAINERS, tuple)) and id(items) not in seen:
         seen.add(id(items))
         for item in items.values() if isinstance(items, dict) else items:
@@ -130,6 +134,7 @@ def containers_in(names: dict[str, Any]) -> list[Container]:
 
 def _containers(items: Any, known: dict[int, Any]) -> Iterator[Container]:
     for item in items.values() if isinstance(items, dict) else items:
+        item = item.later if isinstance(item, Grown) else item
         if isinstance(item, CONTAINERS):
             if id(item) in known:
                 continue

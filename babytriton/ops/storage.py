@@ -396,6 +396,19 @@ def storage_of(item: Any) -> Storage | None:
     return found
 
 
+def memory_of(tensors: Iterable[Any]) -> set[Storage]:
+    """All memory that tensors may lie in."""
+    found: set[Storage] = set()
+    waiting = [storage for x in tensors if (storage := storage_of(x)) is not None]
+    while waiting:
+        storage = waiting.pop()
+        if storage not in found:
+            found.add(storage)
+            waiting += storage.ones
+            waiting += [] if storage.part is None else [storage.part.whole]
+    return found
+
+
 def roots_of(tensor: Stored) -> Roots:
     """The storages that a tensor's layout may follow, as in :class:`Storage`."""
     storage = tensor.storage

@@ -9,6 +9,7 @@ analysis (Choi et al., Escape Analysis for Java, 1999) of one flow per path.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,9 @@ _Path = tuple[tuple[int, bool], ...]
 
 _Tokens = frozenset[tuple[int, _Path]]
 """Pieces of memory that a tensor may lie in, and after which branches it does."""
+
+_WAYS = 4
+"""Through branches to a piece of memory; of more, it is not told which they are."""
 
 _Fields = tuple[_Tokens, ...]
 """Those of each tensor of a tuple, or of the one tensor."""
@@ -191,13 +195,10 @@ class _Reading:
         self._unread(value.cond, path)
         self._branches += 1
         number = self._branches
-        sides: list[_Fields] = []
-        for side, branch in ((True, value.true_branch), (False, value.false_branch)):
-            own = (number, side)
-            found = self._sequence(branch, (*path, own))
-            sides.append(tuple(frozenset((x, (*at, own)) for x, at in part) for part in found))
+        then = self._sequence(value.true_branch, (*path, (number, True)))
+        orelse = self._sequence(value.false_branch, (*path, (number, False)))
         self._now += 1
-        return tuple(one | other for one, other in zip(*sides))
+        return tuple(_either(one, other, number) for one, other in zip(then, orelse))
 
     def _unread(self, expr: relax.Expr, path: _Path) -> None:
         for var in relax.analysis.free_vars(expr):
@@ -249,6 +250,17 @@ def _copies(kernel: tirx.PrimFunc) -> bool:
     """Whether a kernel computes nothing."""
     stores = nodes(kernel.body, tirx.BufferStore)
     return all(isinstance(store.value, ir.TensorLoad) for store in stores)
+
+
+def _either(then: _Tokens, orelse: _Tokens, number: int) -> _Tokens:
+    """What a tensor may lie in after a branch, by what it may lie in on its sides."""
+    on_one = [
+        *((token, (*at, (number, True))) for token, at in then - orelse),
+        *((token, (*at, (number, False))) for token, at in orelse - then),
+    ]
+    # In what it may lie by many ways, it is taken to lie whatever way was taken.
+    ways = Counter(token for token, _ in on_one)
+    return (then & orelse).union((x, at if ways[x] <= _WAYS else ()) for x, at in on_one)
 
 
 def _together(fields: Iterable[_Tokens]) -> _Tokens:

@@ -15,6 +15,7 @@ from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
 
 _NEAREST = 4  # of the kernels before that read as little, so many are looked at
+_READERS = 16  # and of those that read the same tensor
 
 
 def functions(mod: IRModule) -> list[str]:
@@ -35,8 +36,8 @@ class Unit:
         bindings: the call first.
         needs: the numbers of all units that must run before.
         direct: of those whose results it reads.
-        shares: of those that read a tensor that it reads, as large as what it goes over; and of
-            those that read as little as it does.
+        shares: of the nearest that read a tensor that it reads, as large as what it goes over;
+            and of those that read as little as it does.
         blocks: the kernel's, in which parameters and sizes have one name in all units; empty for
             others.
     """
@@ -107,7 +108,7 @@ def units_of(mod: IRModule, block: relax.DataflowBlock, little: int = 0) -> list
             last = {len(units)}
         needs = frozenset(before.union(*(units[n].needs for n in before)))
         largest = _largest(bindings)
-        shares = {n for var in largest for n in readers.get(var, ())}
+        shares = {n for var in largest for n in readers.get(var, ())[-_READERS:]}
         count = elements(largest[0]) if largest else 0
         beside = of_little.setdefault(count, []) if 0 < count <= little else []
         shares.update(beside[-_NEAREST:])

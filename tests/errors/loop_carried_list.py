@@ -1,4 +1,4 @@
-"""A list that grows in a loop of many steps."""
+"""A list of numbers that grows in a loop of many steps."""
 
 import torch
 
@@ -9,8 +9,8 @@ import babytriton as bt
 def f(x):
     found = []
     for i in range(1000):
-        found.append(x * i)
-    return found
+        found.append(i * 2)
+    return x + sum(found)
 
 
 def run():

@@ -828,7 +828,7 @@ def test_what_a_failed_attempt_called_is_not_told() -> None:
         for i in range(5):
             for _ in range(2):
                 x = torch.linalg.inv(x)
-            found.append(x[i])
+            found.append(x[i:])
         return found
 
     x = torch.eye(5) + torch.rand(5, 5) / 10
@@ -938,8 +938,8 @@ def test_longer_ones_are_refused() -> None:
     def longer(x):
         found = []
         for t in range(129):
-            found.append(x + t)
-        return found
+            found.append(t * 2)
+        return x + sum(found)
 
     with pytest.raises(bt.CompileError, match="BT021"):
         longer(X)

@@ -1,0 +1,433 @@
+"""Lists that grow in loops, and comprehensions over many items."""
+
+import pytest
+import torch
+
+import babytriton as bt
+from babytriton.frontend.loops import AT_MOST, UNROLL
+
+STEPS = UNROLL + 8
+MANY = AT_MOST + 12
+
+
+def cell(x, h, w):
+    return torch.tanh(x @ w + h)
+
+
+def appended(xs, h, w):
+    outs = []
+    for t in range(xs.shape[0]):
+        h = cell(xs[t], h, w)
+        outs.append(h)
+    return torch.stack(outs), h
+
+
+def extended(xs, h, w):
+    outs = []
+    for x in xs.unbind(0):
+        h = cell(x, h, w)
+        outs += [h, h * 2]
+        outs.extend((h - 1,))
+    return torch.stack(outs, 1), torch.cat(outs, -1), len(outs)
+
+
+def reads_the_last(xs, h, w):
+    outs = [h, h + 1]
+    for x in xs:
+        outs.append(cell(x, outs[-1] * outs[-2] + outs[0], w))
+    return torch.stack(outs[2:]), torch.cat(outs), outs[-1], outs[0]
+
+
+def reads_the_last_if_there_is_one(xs, h, w):
+    outs = []
+    for x in xs:
+        before = outs[-1] if outs else h
+        outs.append(cell(x, before, w))
+    return torch.stack(outs[::-1])
+
+
+def reads_some_of_the_last(xs, h, w):
+    outs = [h, h * 2, h * 3]
+    for x in xs:
+        outs.append(cell(x, sum(outs[-3:]) + sum(outs[-2:-1]), w))
+    return torch.stack(outs)
+
+
+def counts(xs, h, w):
+    outs = [h]
+    for x in xs:
+        outs.append(cell(x, h / len(outs), w))
+        if len(outs) % 3 == 0:
+            h = h + 1
+    return torch.stack(outs), h
+
+
+def tuples(xs, h, w):
+    outs = []
+    for x in xs:
+        h = cell(x, h, w)
+        outs.append((h, {"sum": h.sum()}))
+    sums = torch.stack([found["sum"] for _, found in outs])
+    return torch.stack([h for h, _ in outs]), sums, outs[3][0], outs[-1][1]["sum"]
+
+
+def two_lists(xs, h, w):
+    hs, ys = [], []
+    for i, x in enumerate(xs):
+        h = cell(x, h, w)
+        ys.append(h.sum(-1) * i)
+        hs.append(h)
+    return torch.stack(hs), torch.stack(ys, -1)
+
+
+def in_a_function(xs, h, w):
+    def run(h, outs):
+        for x in xs:
+            h = cell(x, h, w)
+            outs.append(h)
+        return h
+
+    outs = []
+    return run(h, outs), torch.stack(outs)
+
+
+def by_a_function(xs, h, w):
+    def put(items, item):
+        items.append(item)
+
+    outs = []
+    for x in xs:
+        h = cell(x, h, w)
+        put(outs, h)
+    return torch.stack(outs)
+
+
+def in_either_branch(xs, h, w):
+    outs = []
+    for x in xs:
+        if x.sum() > 0:
+            h = cell(x, h, w)
+            outs.append(h)
+        else:
+            outs.append(h * 0.5)
+    return torch.stack(outs)
+
+
+def of_what_is_outside(xs, h, w):
+    outs = []
+    for t in range(xs.shape[0]):
+        outs.append(xs[t])
+        outs.append(xs[0])
+    return torch.stack(outs) @ w + h
+
+
+def looped_over(xs, h, w):
+    outs, total = [], 0
+    for x in xs:
+        h = cell(x, h, w)
+        outs.append(h)
+    for i, (y, x) in enumerate(zip(outs, xs)):
+        total = total + y.sum(-1, keepdim=True) * i + x.mean()
+    for y in reversed(outs):
+        total = total * 0.9 + y
+    return total
+
+
+def changed_after(xs, h, w):
+    outs = []
+    for x in xs:
+        h = cell(x, h, w)
+        outs.append(h)
+    outs.append(h * 2)
+    outs.insert(0, h * 3)
+    last = outs.pop()
+    outs[5] = last
+    del outs[7]
+    outs.reverse()
+    return torch.stack(outs), torch.cat(outs[3:9], 1), len(outs)
+
+
+def joined_otherwise(xs, h, w):
+    outs = []
+    for x in xs:
+        h = cell(x, h, w)
+        outs.append(h)
+    rows = [y[0] for y in outs]
+    numbers = [y.sum() for y in outs]
+    return (
+        torch.vstack(outs),
+        torch.hstack(outs),
+        torch.vstack(rows),
+        torch.hstack(rows),
+        torch.stack(numbers),
+        torch.hstack(numbers),
+        torch.stack([*outs, h, *outs[2:5]], -1),
+        torch.cat((h, *outs[::2])),
+        sum(outs),
+        sum(numbers, 1.5),
+    )
+
+
+def nested(xs, h, w):
+    outs = []
+    for x in xs:
+        inner = []
+        for k in range(STEPS):
+            h = cell(x, h * k / STEPS, w)
+            inner.append(h)
+        outs.append(torch.stack(inner).mean(0))
+    return torch.stack(outs)
+
+
+FUNCTIONS = [
+    *(appended, extended, reads_the_last, reads_the_last_if_there_is_one, reads_some_of_the_last),
+    *(counts, tuples, two_lists, in_a_function, by_a_function, in_either_branch),
+    *(of_what_is_outside, looped_over, changed_after, joined_otherwise, nested),
+]
+
+
+def arguments(steps: int, dtype=torch.float64, requires_grad=False):
+    made = torch.randn(steps, 3, 4), torch.randn(3, 5), torch.randn(4, 5) / 2
+    return [x.to(dtype).requires_grad_(requires_grad) for x in made]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+@pytest.mark.parametrize("steps", [1, UNROLL, STEPS])
+def test_lists(fn, steps: int) -> None:
+    if fn in (changed_after, tuples, joined_otherwise):
+        steps = max(steps, 10)
+    given = arguments(steps)
+    torch.testing.assert_close(bt.jit("cpu")(fn)(*given), fn(*given))
+
+
+WRITTEN_OUT = in_a_function, changed_after, joined_otherwise
+"""Of the caller's list, and of items that are taken one by one."""
+
+
+@pytest.mark.parametrize("fn", [f for f in FUNCTIONS if f not in WRITTEN_OUT])
+def test_steps_are_compiled_once(fn) -> None:
+    """As many kernels for more steps: no step is written out."""
+    counts = []
+    for steps in (STEPS, STEPS + 20):
+        given = arguments(steps)
+        compiled = bt.jit("cpu")(fn).lower(*given).compile()
+        counts.append(len(compiled.launches))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("fn", [f for f in FUNCTIONS if f is not changed_after])
+def test_lists_of_any_length(fn) -> None:
+    compiled = bt.jit("cpu", dynamic=True)(fn)
+    for steps in (STEPS, 7, STEPS + 5):
+        given = arguments(steps)
+        torch.testing.assert_close(compiled(*given), fn(*given))
+
+
+@pytest.mark.parametrize("fn", [appended, extended, reads_the_last, tuples, two_lists, nested])
+def test_one_program_for_any_length(fn) -> None:
+    compiled = bt.jit("cpu", dynamic=True)(fn)
+    for steps in (STEPS, STEPS + 5):
+        given = arguments(steps)
+        torch.testing.assert_close(compiled(*given), fn(*given))
+    assert len(compiled.specializations()) == 1
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_gradients(fn) -> None:
+    ours, theirs = arguments(STEPS, requires_grad=True), None
+    theirs = [x.detach().clone().requires_grad_() for x in ours]
+
+    def total(found):
+        found = found if isinstance(found, tuple) else (found,)
+        return sum(x.sin().sum() for x in found if isinstance(x, torch.Tensor))
+
+    total(bt.jit("cpu")(fn)(*ours)).backward()
+    total(fn(*theirs)).backward()
+    for one, other in zip(ours, theirs):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+# ---------------------------------------------------------------- comprehensions
+
+
+def each(xs, h, w):
+    return torch.stack([cell(x, h, w) for x in xs])
+
+
+def each_number(xs, h, w):
+    return torch.cat([xs[t].sum(0, keepdim=True) * t for t in range(xs.shape[0])], 1)
+
+
+def each_of_each(xs, h, w):
+    ys = [cell(x, h, w) for x in xs]
+    zs = [(y + 1, y.sum()) for y in ys]
+    return sum(z for z, _ in zs), len(zs), zs[-1][0], zs[0][1], torch.stack(ys[1:-1])
+
+
+def each_of_numbers(xs, h, w):
+    return xs.sum(0) @ w * sum([i * 2 for i in range(MANY)]) + h
+
+
+def each_in_a_loop(xs, h, w):
+    for _ in range(STEPS):
+        h = torch.stack([cell(x, h, w) for x in xs]).mean(0)
+    return h
+
+
+@pytest.mark.parametrize("fn", [each, each_number, each_of_each, each_of_numbers, each_in_a_loop])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_comprehensions(fn, dynamic: bool) -> None:
+    compiled = bt.jit("cpu", dynamic=True)(fn) if dynamic else bt.jit("cpu")(fn)
+    for steps in (MANY, MANY + 1) if dynamic else (MANY,):
+        given = arguments(steps)
+        torch.testing.assert_close(compiled(*given), fn(*given))
+
+
+def test_names_of_a_comprehension_are_its_own() -> None:
+    def f(xs, items):
+        x = items + 1
+        found = [x.sum() * items[0] for x in xs]
+        return torch.stack(found), x
+
+    given = torch.randn(MANY, 3), torch.randn(4)
+    torch.testing.assert_close(bt.jit("cpu")(f)(*given), f(*given))
+
+
+# ---------------------------------------------------------------- whose memory it is
+
+
+def written_each_step(x, count):
+    found, total = [], torch.zeros(3)
+    for _ in range(count):
+        total += x
+        found.append(total)
+    return torch.stack(found)
+
+
+def written_after(x, count):
+    found = []
+    for _ in range(count):
+        x = x * 0.5
+        found.append(x)
+    x += 1
+    return torch.stack(found), x
+
+
+def item_written_after(x, count):
+    found = []
+    for _ in range(count):
+        x = x * 0.5
+        found.append(x)
+    found[-1].add_(1)
+    return torch.stack(found), x
+
+
+def clones(x, count):
+    found, total = [], torch.zeros(3)
+    for _ in range(count):
+        total += x
+        found.append(total.clone())
+    total += 1
+    found[3].mul_(2)
+    return torch.stack(found), total
+
+
+def own_items(x, count):
+    found = []
+    for i in range(count):
+        x = x * 0.9
+        found.append(x + i)
+    found[2].mul_(2)
+    x.add_(1)
+    found[0] += x
+    return torch.stack(found), x
+
+
+@pytest.mark.parametrize("fn", [written_each_step, written_after, item_written_after])
+def test_what_a_list_holds_is_not_written_to(fn) -> None:
+    x = torch.randn(3)
+    with pytest.raises(bt.CompileError, match="BT007"):
+        bt.jit("cpu")(fn)(x, 1000)
+    torch.testing.assert_close(bt.jit("cpu")(fn)(x, 5), fn(x.clone(), 5))
+
+
+def test_each_step_may_be_written_out_where_a_list_shares_memory() -> None:
+    x = torch.randn(3)
+    found = bt.jit("cpu")(written_each_step)(x, STEPS)
+    torch.testing.assert_close(found, written_each_step(x, STEPS))
+
+
+@pytest.mark.parametrize("fn", [clones, own_items])
+@pytest.mark.parametrize("count", [5, STEPS, MANY])
+def test_what_only_a_list_holds_may_be_written_to(fn, count: int) -> None:
+    x = torch.randn(3)
+    torch.testing.assert_close(bt.jit("cpu")(fn)(x, count), fn(x.clone(), count))
+
+
+def test_a_list_with_two_names() -> None:
+    def f(x):
+        found = other = []
+        for i in range(STEPS):
+            found.append(x * i)
+            x = x + other[-1].sum()
+        return torch.stack(other)
+
+    x = torch.randn(3, dtype=torch.float64)
+    torch.testing.assert_close(bt.jit("cpu")(f)(x), f(x))
+
+
+def test_a_list_that_a_tuple_holds() -> None:
+    def f(x):
+        state = ([], x)
+        found = state[0]
+        for i in range(STEPS):
+            found.append(x * i)
+            x = x + state[0][-1].sum()
+        return torch.stack(state[0])
+
+    x = torch.randn(3, dtype=torch.float64)
+    torch.testing.assert_close(bt.jit("cpu")(f)(x), f(x))
+
+
+def test_types_of_lists() -> None:
+    def f(xs):
+        found = []
+        for x in xs:
+            found.append(x * 2)
+        assert isinstance(found, list)
+        assert not isinstance(found, torch.Tensor)
+        assert type(found) is list
+        return (torch.stack(found) if found else xs), [len(found)]
+
+    xs = torch.randn(STEPS, 2)
+    for compiled in (bt.jit("cpu")(f), bt.jit("cpu", dynamic=True)(f)):
+        torch.testing.assert_close(compiled(xs), f(xs))
+
+
+def test_a_returned_list() -> None:
+    def f(xs):
+        found = []
+        for x in xs:
+            found.append(x * 2)
+        return found
+
+    xs = torch.randn(STEPS, 2)
+    for compiled in (bt.jit("cpu")(f), bt.jit("cpu", dynamic=True)(f)):
+        result = compiled(xs)
+        assert type(result) is list
+        torch.testing.assert_close(result, f(xs))
+
+
+def test_unbind_of_any_length() -> None:
+    def f(xs, h):
+        for x in xs.unbind(1):
+            h = torch.tanh(h + x)
+        y = xs * 2
+        for row in torch.unbind(y, -1):
+            row += h.sum()
+        return h, y, torch.stack(y.unbind(1)), isinstance(xs.unbind(0), tuple)
+
+    compiled = bt.jit("cpu", dynamic=True)(f)
+    for steps in (STEPS, STEPS + 1):
+        given = torch.randn(3, steps, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+        torch.testing.assert_close(compiled(*given), f(*given))
