@@ -61,7 +61,7 @@ class LoopState:
         self._live = live
         self._notes = notes
         self._span = span
-        self.lists = Lists(program, scope, counter)
+        self.lists = Lists(program, counter)
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
         self._followed: set[str] = set()
@@ -220,12 +220,18 @@ class LoopState:
             slot.result, slot.leaf = expression(self._program, leaf), leaf
 
     def _is_longer(self, container: Container, start: State, after: State) -> bool:
-        """Whether a step has made a list longer that it knows by one name alone."""
-        names = [n for n, value in self._scope.names.items() if value is container]
-        if len(names) != 1 or names[0] in self._notes.names or self._is_held(names[0], container):
+        """Whether a step has made a list longer that nothing but names stands for."""
+        everything = [
+            (scope, n, x) for scope in self._program.scopes for n, x in scope.names.items()
+        ]
+        names = [(scope, n) for scope, n, x in everything if x is container]
+        others = {f"{i}": x for i, (_, _, x) in enumerate(everything) if x is not container}
+        is_carried = any(scope is self._scope and n in self._notes.names for scope, n in names)
+        is_inside = any(found is container for found in containers_in(others))
+        if not names or is_carried or is_inside:
             return False
         before, now = (list(state.content(id(container), container)) for state in (start, after))
-        return self.lists.note(names[0], container, before, now)
+        return self.lists.note(names, container, before, now)
 
     # ------------------------------------------------------------ around the steps
 

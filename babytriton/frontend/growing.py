@@ -27,23 +27,25 @@ class Growth:
     """What the steps of a loop append to a list.
 
     Attributes:
-        name: of the list.
+        names: that stand for the list, each in a scope.
         target: the list.
         before: its items before the loop.
         appended: what one step appends, all of one type.
     """
 
-    name: str
+    names: list[tuple[Scope, str]]
     target: list[Any]
     before: list[Any]
     appended: list[Any]
 
     @classmethod
-    def of(cls, name: str, target: Any, before: list[Any], after: list[Any]) -> Growth | None:
+    def of(
+        cls, names: list[tuple[Scope, str]], target: Any, before: list[Any], after: list[Any]
+    ) -> Growth | None:
         """What a step has appended to a list, if it has done nothing else to it.
 
         Args:
-            name: of the list.
+            names: that stand for the list, each in a scope.
             target: the list.
             before: its items before the step.
             after: those after it.
@@ -57,7 +59,18 @@ class Growth:
                 leaves(item, appended[0])
         except Differ:
             return None
-        return cls(name, target, before, appended)
+        return cls(names, target, before, appended)
+
+    @property
+    def name(self) -> str:
+        """What the user calls the list."""
+        _, name = self.names[-1]
+        return name if name.isidentifier() else "items"
+
+    def bind(self, found: Grown) -> None:
+        """Let the names stand for another list."""
+        for scope, name in self.names:
+            scope.bind(name, found)
 
     @property
     def model(self) -> Any:
@@ -155,20 +168,20 @@ class Lists:
 
     Args:
         program: being compiled.
-        scope: of the function that the loop stands in.
         counter: how it counts its steps; None where it does not know how many there are.
     """
 
-    def __init__(self, program: Program, scope: Scope, counter: Counter | None) -> None:
+    def __init__(self, program: Program, counter: Counter | None) -> None:
         self._program = program
-        self._scope = scope
         self._counter = counter
         self._growths: list[Growth] = []
         self._growing: list[_Growing] = []
 
-    def note(self, name: str, target: Any, before: list[Any], after: list[Any]) -> bool:
+    def note(
+        self, names: list[tuple[Scope, str]], target: Any, before: list[Any], after: list[Any]
+    ) -> bool:
         """Take note of a list that a step has changed, if it has made it longer."""
-        found = Growth.of(name, target, before, after) if self._counter is not None else None
+        found = Growth.of(names, target, before, after) if self._counter is not None else None
         self._growths += [] if found is None else [found]
         return found is not None
 
@@ -181,9 +194,9 @@ class Lists:
         self._growing = []
         for growth in self._growths:
             assert self._counter is not None
-            name = growth.name if growth.name.isidentifier() else "items"
+            is_followed = growth.name in followed
             initial = growth.initial(self._program.builder, self._counter.count)
-            slots = [Slot(self._program, name, rows, name in followed) for rows in initial]
+            slots = [Slot(self._program, growth.name, rows, is_followed) for rows in initial]
             self._growing.append(_Growing(growth, slots))
 
     def enter(self) -> None:
@@ -193,7 +206,7 @@ class Lists:
         for growing in self._growing:
             growth = growing.growth
             growing.inside = growth.grown([slot.inside for slot in growing.slots], self.number)
-            self._scope.bind(growth.name, growing.inside)
+            growth.bind(growing.inside)
             refill(growth.target, [_ELSEWHERE])
 
     def end(self) -> None:
@@ -222,7 +235,7 @@ class Lists:
                 refill(growth.target, growth.items(found.rows))
                 self._program.numbered.note_list(growth.target, found)
             else:
-                self._scope.bind(growth.name, found)
+                growth.bind(found)
 
     @property
     def slots(self) -> list[Slot]:

@@ -100,11 +100,14 @@ def _concatenated(parts: Sequence[Part], dim: int = 0) -> Any:
 
 
 def _below(parts: Sequence[Part]) -> Any:
-    return _stacked(parts) if _item_ndim(parts[0]) == 1 else _concatenated(parts)
+    ndim = _item_ndim(parts[0])
+    found = _stacked(parts) if ndim < 2 else _concatenated(parts)
+    return found if ndim else found.unsqueeze(1)
 
 
 def _beside(parts: Sequence[Part]) -> Any:
-    return _concatenated(parts, 0 if _item_ndim(parts[0]) == 1 else 1)
+    ndim = _item_ndim(parts[0])
+    return _concatenated(parts, min(ndim - 1, 1)) if ndim else _stacked(parts)
 
 
 def _one(tensors: Sequence[Any], dim: int) -> Any:
@@ -129,16 +132,12 @@ _JOINS: dict[Any, Callable[..., Any]] = {
 """What makes one tensor of items."""
 
 
-_OF_NUMBERS = (torch.stack, sum)
-"""Those that are the same for tensors without dimensions."""
-
-
 def joins(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -> bool:
     """Whether a call makes one tensor of items of which some are rows."""
     args, _ = given
     found = parts_of(args[0]) if args and is_hashable(fn) and fn in _JOINS else None
-    # torch makes vectors of numbers before it puts these beside each other.
-    return found is not None and (fn in _OF_NUMBERS or _item_ndim(found[0]) > 0)
+    # What torch refuses, it is to refuse itself.
+    return found is not None and (_JOINS[fn] is not _concatenated or _item_ndim(found[0]) > 0)
 
 
 def join(

@@ -161,11 +161,18 @@ def joined_otherwise(xs, h, w):
         torch.hstack(rows),
         torch.stack(numbers),
         torch.hstack(numbers),
-        torch.stack([*outs, h, *outs[2:5]], -1),
-        torch.cat((h, *outs[::2])),
+        torch.vstack(numbers),
         sum(outs),
         sum(numbers, 1.5),
     )
+
+
+def joined_with_others(xs, h, w):
+    outs = []
+    for x in xs:
+        h = cell(x, h, w)
+        outs.append(h)
+    return torch.stack([*outs, h, *outs[2:5]], -1), torch.cat((h, *outs[::2]))
 
 
 def nested(xs, h, w):
@@ -182,7 +189,7 @@ def nested(xs, h, w):
 FUNCTIONS = [
     *(appended, extended, reads_the_last, reads_the_last_if_there_is_one, reads_some_of_the_last),
     *(counts, tuples, two_lists, in_a_function, by_a_function, in_either_branch),
-    *(of_what_is_outside, looped_over, changed_after, joined_otherwise, nested),
+    *(of_what_is_outside, looped_over, changed_after, joined_otherwise, joined_with_others, nested),
 ]
 
 
@@ -200,8 +207,8 @@ def test_lists(fn, steps: int) -> None:
     torch.testing.assert_close(bt.jit("cpu")(fn)(*given), fn(*given))
 
 
-WRITTEN_OUT = in_a_function, changed_after, joined_otherwise
-"""Of the caller's list, and of items that are taken one by one."""
+WRITTEN_OUT = changed_after, joined_otherwise, joined_with_others
+"""Items that are taken one by one."""
 
 
 @pytest.mark.parametrize("fn", [f for f in FUNCTIONS if f not in WRITTEN_OUT])
@@ -367,10 +374,15 @@ def test_what_only_a_list_holds_may_be_written_to(fn, count: int) -> None:
 def test_a_list_with_two_names() -> None:
     def f(x):
         found = other = []
-        for i in range(STEPS):
-            found.append(x * i)
-            x = x + other[-1].sum()
-        return torch.stack(other)
+
+        def last():
+            return found[-1] * other[-1]
+
+        for i in range(MANY):
+            found.append(x / (i + 1))
+            x = x + other[-1].sum() + last()
+            x = x / x.norm()
+        return torch.stack(other), len(found)
 
     x = torch.randn(3, dtype=torch.float64)
     torch.testing.assert_close(bt.jit("cpu")(f)(x), f(x))
