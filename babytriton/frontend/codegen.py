@@ -192,7 +192,7 @@ class CodeGenerator(Loops, Contexts, Texts):
         if isinstance(owner, Value):
             return self.emit(node, operator.getitem, owner, index)
         if isinstance(owner, (list, tuple)) and isinstance(index, Scalar) and not index.arguments:
-            what = "an index of a list"
+            what = "list[i]"
             self.fail(errors.DataDependent(self.span(node), what, _IN_A_TENSOR))
         found = self.python(node, operator.getitem, owner, index)
         if isinstance(owner, (list, dict, tuple, str, Grown)):
