@@ -59,7 +59,7 @@ class Assignments(Visitor):
             self.scope.bind(target.id, self._augmented(node, old), self.span(target))
         elif isinstance(target, ast.Subscript):
             owner, key = self.visit(target.value), self.visit(target.slice)
-            old = self.emit(target, operator.getitem, owner, key)
+            old = self.item(target, owner, key)
             new = self._augmented(node, old)
             # What is a view of its owner has been written to it already.
             if new is not old or not (isinstance(owner, Value) and is_view(old, owner)):

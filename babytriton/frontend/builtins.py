@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from babytriton.frontend import effects, iteration
+from babytriton.frontend.grown import Grown
 from babytriton.ops import scalars
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.value import Scalar, Value, map_values, values_in
@@ -37,7 +38,9 @@ def _type(item: Any) -> type:
 
 
 def _len(item: Any) -> Any:
-    # Of a tensor, Python's own wants a number.
+    # Of a tensor, Python's own wants a number, and of a list that a loop has made longer.
+    if isinstance(item, Grown):
+        return item.length
     return item.shape[0] if isinstance(item, Value) and item.ndim else len(item)
 
 
@@ -104,7 +107,6 @@ ON_VALUES: dict[Any, Callable[..., Any]] = {
 
 ITERATORS: dict[Any, Callable[..., Any]] = {
     enumerate: iteration.enumerated,
-    len: iteration.length,
     range: iteration.counted,
     reversed: iteration.flipped,
     zip: iteration.zipped,

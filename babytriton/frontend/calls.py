@@ -135,6 +135,8 @@ def _tensors_method(
         return at.number(node, builtins.kind_of(fn.value), fn.value)
     if fn.fn is torch.Tensor.backward:
         _refused(at, node, fn.fn)
+    if fn.fn is torch.Tensor.unbind:
+        return call(at, node, fn.fn, (fn.value, *args), kwargs)
     return _torch(at, node, fn.fn, (fn.value, *args), kwargs)
 
 
@@ -306,8 +308,7 @@ def _torch(
         kwargs = {**kwargs, "alpha": at.number(node, builtins.kind_of(factor), factor)}
     at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
-        found = rows.unbound(fn, args, kwargs)
-        found = at.program.builder.call(fn, args, kwargs) if found is None else found
+        found = at.program.builder.call(fn, args, kwargs)
     at.program.numbered.note_call(fn, args, kwargs, found)
     return found
 
@@ -438,12 +439,17 @@ KINDS: tuple[Kind, ...] = (
     Kind(lambda at, fn, given: fn is torch.is_grad_enabled, _records_gradients),
     Kind(lambda at, fn, given: isinstance(fn, LocalFunction), _inline_local),
     Kind(lambda at, fn, given: isinstance(fn, torch.nn.Module), modules.call),
-    # Lists that loops have made longer are no lists of Python.
+    # Of lists that loops have made longer, some items are in rows of tensors.
     Kind(
         lambda at, fn, given: isinstance(getattr(fn, "__self__", None), Grown),
         lambda at, node, fn, args, kwargs: at.python(node, fn, *args, **kwargs),
     ),
+    Kind(
+        lambda at, fn, given: fn is type and len(given[0]) == 1 and isinstance(given[0][0], Grown),
+        lambda at, node, fn, args, kwargs: list,
+    ),
     Kind(rows.joins, rows.join),
+    Kind(rows.unbinds, rows.unbind),
     Kind(rows.takes_list, rows.with_lists),
     # Of the user's, a row comes before the function's own body.
     Kind(lambda at, fn, given: has_row(at, fn), _torch),
@@ -462,7 +468,7 @@ KINDS: tuple[Kind, ...] = (
         lambda at, node, fn, args, kwargs: at.number(node, fn, args[0]),
     ),
     Kind(
-        lambda at, fn, given: _is_one_of(fn, (*builtins.ITERATORS, list, tuple)),
+        lambda at, fn, given: _is_one_of(fn, (*builtins.ITERATORS, len, list, tuple)),
         _iterator,
     ),
     Kind(lambda at, fn, given: isinstance(fn, types.MethodType), _method),

@@ -148,10 +148,14 @@ class LoopState:
         known = [*own, *(storage for storage, _ in self._storages)]
         storages = _new(start.changed_memory(after), known)
         held = [*self._inside, *(container for container, _ in self._containers)]
-        containers = _new(start.changed_containers(after), [*held, *self.lists.appended_to])
+        containers = _new(start.changed_containers(after), [*held, *self.lists.targets])
         if grown or storages or containers:
             self._notes.names += grown
-            containers = [c for c in containers if not self._is_longer(c, start, after)]
+            containers = [
+                c
+                for c in containers
+                if not self.lists.note(c, start.content(id(c), c), after.content(id(c), c))
+            ]
             self._changing_storages += storages
             self._changing_containers += containers
             return self._again()
@@ -219,28 +223,18 @@ class LoopState:
         for slot, leaf in zip(carried.slots, found):
             slot.result, slot.leaf = expression(self._program, leaf), leaf
 
-    def _is_longer(self, container: Container, start: State, after: State) -> bool:
-        """Whether a step has made a list longer that nothing but names stands for."""
-        everything = [
-            (scope, n, x) for scope in self._program.scopes for n, x in scope.names.items()
-        ]
-        names = [(scope, n) for scope, n, x in everything if x is container]
-        others = {f"{i}": x for i, (_, _, x) in enumerate(everything) if x is not container}
-        is_carried = any(scope is self._scope and n in self._notes.names for scope, n in names)
-        is_inside = any(found is container for found in containers_in(others))
-        if not names or is_carried or is_inside:
-            return False
-        before, now = (list(state.content(id(container), container)) for state in (start, after))
-        return self.lists.note(names, container, before, now)
-
     # ------------------------------------------------------------ around the steps
 
     @property
-    def _slots(self) -> list[Slot]:
+    def _carried(self) -> list[Slot]:
+        """What names and containers hand on."""
         named = [slot for carried in self._names.values() for slot in carried.slots]
-        items = [slot for _, carried in self._containers for slot in carried.slots]
+        return [*named, *(slot for _, carried in self._containers for slot in carried.slots)]
+
+    @property
+    def _slots(self) -> list[Slot]:
         stored = [slot for _, slot in self._storages]
-        return [*self._own, *named, *items, *stored, *self.lists.slots, *self._left]
+        return [*self._own, *self._carried, *stored, *self.lists.slots, *self._left]
 
     @property
     def states(self) -> list[Any]:
@@ -315,8 +309,7 @@ class LoopState:
     def _appended(self) -> tuple[set[Storage], list[Slot]]:
         """The memory of what lists hold that grow, and the slots that may hand it on."""
         appended = memory_of(self.lists.held)
-        named = [slot for carried in self._names.values() for slot in carried.slots]
-        same = [slot for slot in named if memory_of([slot.leaf]) & appended]
+        same = [slot for slot in self._carried if memory_of([slot.leaf]) & appended]
         return appended, self._exchanged(same)
 
     def _freeze_appended(self, after: Mapping[int, Value]) -> None:
@@ -326,11 +319,12 @@ class LoopState:
             after: what slots give after the loop, by their identities.
         """
         appended, handed_on = self._appended()
+        inner = [slot for slot in self._carried if _is_frozen(slot.leaf)]
         outside = [s for s in appended if s in self._base.state.memory or s.is_callers]
         each = [memory_of([tensor]) for tensor in self.lists.held]
         is_shared = outside or handed_on or sum(map(len, each)) > len(appended)
         rows = self.lists.slots if is_shared else []
-        own = [after[id(slot)].storage for slot in (*handed_on, *rows)]
+        own = [after[id(slot)].storage for slot in (*inner, *handed_on, *rows)]
         for storage in (*outside, *own):
             if storage is not None:
                 storage.frozen = True
@@ -386,7 +380,7 @@ class LoopState:
 
     def _exchanged(self, slots: Sequence[Slot]) -> list[Slot]:
         """The slots, and those that get what one of these had, or the other way round."""
-        named = [slot for carried in self._names.values() for slot in carried.slots]
+        named = self._carried
         insides = {storage_of(slot.inside): slot for slot in named}
         pairs = [
             (slot, insides[other])
@@ -432,6 +426,11 @@ class LoopState:
         ]
         owned = [*reachable(others), *self._program.parameters.values()]
         return any(value.storage is storage for value in owned)
+
+
+def _is_frozen(leaf: Any) -> bool:
+    storage = storage_of(leaf)
+    return storage is not None and storage.frozen
 
 
 def _undecided(name: str, loop: Span, span: Span) -> Diagnostic:

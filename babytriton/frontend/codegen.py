@@ -22,9 +22,7 @@ from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
 from babytriton.frontend.texts import Texts
-from babytriton.ops.value import NeedsConstant, Scalar, Text, Value, values_in
-
-_IN_A_TENSOR = "index a tensor: torch.stack(items)[i], or rows that the steps of a loop write"
+from babytriton.ops.value import NeedsConstant, Text, Value, values_in
 
 
 class CodeGenerator(Loops, Contexts, Texts):
@@ -115,7 +113,7 @@ class CodeGenerator(Loops, Contexts, Texts):
         return tuple(self._items(node.elts))
 
     def visit_List(self, node: ast.List) -> list[Any]:
-        return self._items(node.elts)
+        return Grown(self._items(node.elts))
 
     def visit_Dict(self, node: ast.Dict) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
@@ -189,13 +187,8 @@ class CodeGenerator(Loops, Contexts, Texts):
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         owner, index = self.visit(node.value), self.visit(node.slice)
-        if isinstance(owner, Value):
-            return self.emit(node, operator.getitem, owner, index)
-        if isinstance(owner, (list, tuple)) and isinstance(index, Scalar) and not index.arguments:
-            what = "list[i]"
-            self.fail(errors.DataDependent(self.span(node), what, _IN_A_TENSOR))
-        found = self.python(node, operator.getitem, owner, index)
-        if isinstance(owner, (list, dict, tuple, str, Grown)):
+        found = self.item(node, owner, index)
+        if isinstance(owner, (Value, list, dict, tuple, str)):
             return found
         # An object of the user's: what it holds may be another thing at the next call.
         place = self.program.captures.item_place(owner, index)

@@ -260,7 +260,7 @@ class ControlFlow(Visitor):
             join.fill(found)
             for storage, expr in zip(storages, found[len(join.pairs) :]):
                 storage.expr, storage.version = expr, object()
-        join.freeze(base, program.scopes, returned)
+        join.freeze(base, paths, program.scopes, returned)
         return result
 
     def _join_exits(

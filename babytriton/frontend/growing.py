@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.frontend.grown import Grown, Row
+from babytriton.frontend.grown import Grown, Head, Row
 from babytriton.frontend.joining import Differ, leaves, rebuilt
 from babytriton.frontend.program import Program
-from babytriton.frontend.scope import Scope
 from babytriton.frontend.slots import Slot
-from babytriton.frontend.state import refill
 from babytriton.ops.mutation import set_items
 from babytriton.ops.value import Scalar, Value
 
@@ -27,50 +25,39 @@ class Growth:
     """What the steps of a loop append to a list.
 
     Attributes:
-        names: that stand for the list, each in a scope.
+        name: of the list, for the tensors that its items stand in.
         target: the list.
         before: its items before the loop.
         appended: what one step appends, all of one type.
     """
 
-    names: list[tuple[Scope, str]]
-    target: list[Any]
+    name: str
+    target: Grown
     before: list[Any]
     appended: list[Any]
 
     @classmethod
-    def of(
-        cls, names: list[tuple[Scope, str]], target: Any, before: list[Any], after: list[Any]
-    ) -> Growth | None:
+    def of(cls, name: str, target: Grown, before: Grown, after: Grown) -> Growth | None:
         """What a step has appended to a list, if it has done nothing else to it.
 
         Args:
-            names: that stand for the list, each in a scope.
+            name: of the list.
             target: the list.
-            before: its items before the step.
-            after: those after it.
+            before: what it was before the step.
+            after: what it is after it.
         """
-        appended = after[len(before) :]
-        is_longer = appended and all(x is y for x, y in zip(before, after))
-        if type(target) is not list or not is_longer or not all(map(_is_of_tensors, appended)):
+        if before.head is not None or after.head is not None:
+            return None
+        first, appended = before.later, after.later[len(before) :]
+        is_longer = appended and all(x is y for x, y in zip(first, after.later))
+        if not is_longer or not all(map(_is_of_tensors, (*first, *appended))):
             return None
         try:
-            for item in (*before, *appended):
+            for item in (*first, *appended):
                 leaves(item, appended[0])
         except Differ:
             return None
-        return cls(names, target, before, appended)
-
-    @property
-    def name(self) -> str:
-        """What the user calls the list."""
-        _, name = self.names[-1]
-        return name if name.isidentifier() else "items"
-
-    def bind(self, found: Grown) -> None:
-        """Let the names stand for another list."""
-        for scope, name in self.names:
-            scope.bind(name, found)
+        return cls(name, target, first, appended)
 
     @property
     def model(self) -> Any:
@@ -95,17 +82,22 @@ class Growth:
             found.append(rows)
         return found
 
-    def grown(self, rows: Sequence[Value], steps: Any) -> Grown:
-        """The list after so many steps."""
-        return Grown(self._item, rows, self.total(steps), len(self.before))
+    def head(self, rows: Sequence[Value], steps: Any) -> Head:
+        """The items after so many steps."""
+        return Head(self._item, rows, self.total(steps), self.before)
 
     def items(self, rows: Sequence[Value]) -> list[Any]:
         """The items after the loop, where it is known how many there are."""
         count = operator.index(rows[0].meta.shape[0])
-        return [self._item([Row(tensor, i) for tensor in rows]) for i in range(count)]
+        places = range(len(self.before), count)
+        return [*self.before, *(self._item([Row(x, i) for x in rows]) for i in places)]
 
-    def put(self, builder: Builder, inside: Grown) -> list[Value]:
+    def put(self, builder: Builder, head: Head) -> list[Value]:
         """Put what a step has appended into the rows.
+
+        Args:
+            builder: emits it.
+            head: the items as the step saw them when it began.
 
         Returns:
             The tensors that were put.
@@ -113,12 +105,13 @@ class Growth:
         Raises:
             Differ: it is not as many items, or they are of other types.
         """
-        if len(inside.later) != len(self.appended):
-            raise Differ(self.appended, inside.later)
-        given = [leaves(item, self.model) for item in inside.later]
+        appended = self.target.later
+        if len(appended) != len(self.appended) or self.target.head is not head:
+            raise Differ(self.appended, appended)
+        given = [leaves(item, self.model) for item in appended]
         for number, item in enumerate(given):
-            place = inside.filled + number if number else inside.filled
-            for rows, leaf in zip(inside.rows, item):
+            place = head.count + number if number else head.count
+            for rows, leaf in zip(head.rows, item):
                 set_items(builder, rows, place, leaf)
         return [leaf for item in given for leaf in item]
 
@@ -146,18 +139,14 @@ class _Growing:
     Attributes:
         growth: what it appends.
         slots: of the rows that this is put into.
-        inside: the list as the step sees it.
+        head: the items as the step sees them.
         put: the tensors that the step has appended.
     """
 
     growth: Growth
     slots: list[Slot]
-    inside: Grown | None = None
+    head: Head
     put: Sequence[Value] = ()
-
-
-_ELSEWHERE = "an item of a list that grows in a loop"
-"""In place of the items of such a list, where a step may know it by more than its name."""
 
 
 class Lists:
@@ -177,11 +166,19 @@ class Lists:
         self._growths: list[Growth] = []
         self._growing: list[_Growing] = []
 
-    def note(
-        self, names: list[tuple[Scope, str]], target: Any, before: list[Any], after: list[Any]
-    ) -> bool:
-        """Take note of a list that a step has changed, if it has made it longer."""
-        found = Growth.of(names, target, before, after) if self._counter is not None else None
+    def note(self, target: Any, before: Any, after: Any) -> bool:
+        """Take note of a list that a step has changed, if it has made it longer.
+
+        Args:
+            target: what has changed.
+            before: what it was before the step.
+            after: what it is after it.
+        """
+        if self._counter is None or not isinstance(target, Grown):
+            return False
+        names = [name for x in self._program.scopes for name in x.names if x.names[name] is target]
+        name = next((name for name in names if name.isidentifier()), "items")
+        found = Growth.of(name, target, before, after)
         self._growths += [] if found is None else [found]
         return found is not None
 
@@ -194,20 +191,24 @@ class Lists:
         self._growing = []
         for growth in self._growths:
             assert self._counter is not None
-            is_followed = growth.name in followed
             initial = growth.initial(self._program.builder, self._counter.count)
-            slots = [Slot(self._program, growth.name, rows, is_followed) for rows in initial]
-            self._growing.append(_Growing(growth, slots))
+            names = [f"{growth.name}_{i}" if i else growth.name for i in range(len(initial))]
+            slots = [
+                Slot(self._program, name, rows, name in followed)
+                for name, rows in zip(names, initial)
+            ]
+            head = growth.head([slot.inside for slot in slots], 0)
+            self._growing.append(_Growing(growth, slots, head))
 
     def enter(self) -> None:
         """Let a step see the lists as they are when it begins."""
         if self._counter is not None:
             self.number = self._counter.number()
         for growing in self._growing:
-            growth = growing.growth
-            growing.inside = growth.grown([slot.inside for slot in growing.slots], self.number)
-            growth.bind(growing.inside)
-            refill(growth.target, [_ELSEWHERE])
+            growing.head = growing.growth.head(growing.head.rows, self.number)
+            growing.growth.target.become(Grown((), growing.head))
+            # An item may be in another place as well.
+            _freeze(growing.head.rows, True)
 
     def end(self) -> None:
         """Put what a step has appended into the rows.
@@ -216,13 +217,13 @@ class Lists:
             Differ: another try of it has appended otherwise.
         """
         for growing in self._growing:
-            assert growing.inside is not None
-            growing.put = growing.growth.put(self._program.builder, growing.inside)
+            _freeze(growing.head.rows, False)
+            growing.put = growing.growth.put(self._program.builder, growing.head)
             for slot in growing.slots:
                 slot.result = slot.inside.expr
 
     def finish(self, after: Iterator[Value]) -> None:
-        """Let names stand for the lists after the loop.
+        """Let the lists hold what they do after the loop.
 
         Args:
             after: what slots give after it.
@@ -230,12 +231,12 @@ class Lists:
         for growing in self._growing:
             assert self._counter is not None
             growth, count = growing.growth, self._counter.count
-            found = growth.grown([next(after) for _ in growing.slots], count)
+            head = growth.head([next(after) for _ in growing.slots], count)
             if isinstance(count, int):
-                refill(growth.target, growth.items(found.rows))
-                self._program.numbered.note_list(growth.target, found)
+                growth.target.become(growth.items(head.rows))
+                self._program.numbered.note_list(growth.target, head)
             else:
-                growth.bind(found)
+                growth.target.become(Grown((), head))
 
     @property
     def slots(self) -> list[Slot]:
@@ -243,9 +244,9 @@ class Lists:
         return [slot for growing in self._growing for slot in growing.slots]
 
     @property
-    def appended_to(self) -> list[list[Any]]:
-        """What Python appends to in a step."""
-        return [x.inside.later for x in self._growing if x.inside is not None]
+    def targets(self) -> list[Grown]:
+        """The lists."""
+        return [growing.growth.target for growing in self._growing]
 
     @property
     def held(self) -> list[Value]:
@@ -256,9 +257,17 @@ class Lists:
     @property
     def reads_too_early(self) -> bool:
         """Whether a step has asked for an item of a list that is there in later steps alone."""
-        return any(x.inside is not None and x.inside.reads_too_early for x in self._growing)
+        return any(growing.head.reads_too_early for growing in self._growing)
+
+
+def _freeze(tensors: Sequence[Value], frozen: bool) -> None:
+    for tensor in tensors:
+        if tensor.storage is not None:
+            tensor.storage.frozen = frozen
 
 
 def _is_of_tensors(item: Any) -> bool:
-    found = leaves(item)
-    return bool(found) and all(type(leaf) in (Value, Row) for leaf in found)
+    """Whether it is a tensor, or a tuple of such: what can be changed by itself is more."""
+    if isinstance(item, tuple):
+        return bool(item) and all(map(_is_of_tensors, item))
+    return type(item) in (Value, Row)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from babytriton.frontend.grown import Grown
+from babytriton.frontend.grown import Grown, Head
 from babytriton.ops import scalars
 from babytriton.ops.value import Scalar, Value
 
@@ -30,6 +30,10 @@ class Items:
     def item(self, apply: Apply, index: Any) -> Any:
         """The item of a number."""
         raise NotImplementedError
+
+    def is_same(self) -> bool:
+        """Whether they are what they were when they were asked for: lists may change since."""
+        return True
 
     def __iter__(self) -> Iterator[Any]:
         return (self.item(_plain, i) for i in range(operator.index(self.count())))
@@ -84,6 +88,9 @@ class Enumerated(Items):
     def count(self) -> Any:
         return self.items.count()
 
+    def is_same(self) -> bool:
+        return self.items.is_same()
+
     def item(self, apply: Apply, index: Any) -> Any:
         number = index if _is_zero(self.start) else apply(operator.add, self.start, index)
         return number, self.items.item(apply, index)
@@ -98,6 +105,9 @@ class Zipped(Items):
     def count(self) -> Any:
         return min(part.count() for part in self.parts)
 
+    def is_same(self) -> bool:
+        return all(part.is_same() for part in self.parts)
+
     def item(self, apply: Apply, index: Any) -> Any:
         return tuple(part.item(apply, index) for part in self.parts)
 
@@ -110,6 +120,9 @@ class Reversed(Items):
 
     def count(self) -> Any:
         return self.items.count()
+
+    def is_same(self) -> bool:
+        return self.items.is_same()
 
     def item(self, apply: Apply, index: Any) -> Any:
         last = apply(operator.sub, self.items.count(), 1)
@@ -134,23 +147,32 @@ class Filled(Items):
     """A list that a loop has made longer: all its items are in rows.
 
     Attributes:
-        grown: the list.
-        known: its items, where it is known how many there are.
+        source: the list.
+        head: what its items stand in.
+        known: the items it had, where it is known how many there are.
     """
 
-    grown: Grown
+    source: list[Any]
+    head: Head
     known: Sequence[Any] | None = None
 
     def count(self) -> Any:
-        return self.grown.filled if self.known is None else len(self.known)
+        return self.head.count if self.known is None else len(self.source)
 
     def item(self, apply: Apply, index: Any) -> Any:
         if self.known is not None and isinstance(index, int):
-            return self.known[index]
-        return self.grown.rebuild([apply(operator.getitem, x, index) for x in self.grown.rows])
+            return self.source[index]
+        return self.head.rebuild([apply(operator.getitem, x, index) for x in self.head.rows])
+
+    def is_same(self) -> bool:
+        if self.known is None:
+            grown: Any = self.source
+            return grown.head is self.head and not grown.later
+        is_as_long = len(self.known) == len(self.source)
+        return is_as_long and all(map(operator.is_, self.known, self.source))
 
 
-def unbound(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Value, int] | None:
+def unbinds(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Value, int] | None:
     """The tensor and the dimension that a call unbinds, if it is one of ``torch.unbind``."""
     if fn not in (torch.unbind, torch.Tensor.unbind):
         return None
@@ -163,29 +185,28 @@ class Numbered:
     """Tuples and lists whose items each have a number in tensors."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, list[Any], Items]] = {}
+        self._known: dict[int, tuple[Any, Items]] = {}
 
     def note_call(
         self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
     ) -> None:
         """Take note of what a call of torch gave, if it is what ``torch.unbind`` does."""
-        given = unbound(fn, args, kwargs)
+        given = unbinds(fn, args, kwargs)
         if given is not None and isinstance(found, tuple):
             self._note(found, Rows(*given))
 
-    def note_list(self, items: list[Any], grown: Grown) -> None:
+    def note_list(self, items: list[Any], head: Head) -> None:
         """Take note of a list that a loop has filled."""
-        self._note(items, Filled(grown, list(items)))
+        self._note(items, Filled(items, head, list(items)))
 
     def _note(self, found: Any, items: Items) -> None:
         # With the sequence itself: as long as it is there, no other one has its identity.
-        self._known[id(found)] = found, list(found), items
+        self._known[id(found)] = found, items
 
     def items(self, iterable: Any) -> Any:
         """The same by number, if it is such a sequence and holds what it did."""
-        _, items, numbered = self._known.get(id(iterable), (None, [], None))
-        is_same = numbered is not None and len(items) == len(iterable)
-        return numbered if is_same and all(map(operator.is_, items, iterable)) else iterable
+        _, items = self._known.get(id(iterable), (None, None))
+        return iterable if items is None or not items.is_same() else items
 
 
 class Generated(list[Any]):
@@ -205,8 +226,8 @@ def items_of(iterable: Any) -> Items:
     """
     if isinstance(iterable, Items):
         return iterable
-    if isinstance(iterable, Grown):
-        return _filled(iterable)
+    if isinstance(iterable, Grown) and iterable.head is not None and not iterable.later:
+        return Filled(iterable, iterable.head)
     if isinstance(iterable, range):
         return Counted(iterable.start, iterable.stop, iterable.step)
     if isinstance(iterable, Scalar):
@@ -216,12 +237,6 @@ def items_of(iterable: Any) -> Items:
             raise TypeError("iteration over a 0-d tensor")
         return Rows(iterable)
     return Listed(iterable if isinstance(iterable, (list, tuple)) else list(iterable))
-
-
-def _filled(grown: Grown) -> Items:
-    if grown.later:
-        raise TypeError("some items of this list are a loop's, and others were appended after it")
-    return Filled(grown)
 
 
 def is_numbered(items: Items) -> bool:
@@ -276,11 +291,6 @@ def zipped(*iterables: Any, strict: bool = False) -> Items:
     if strict and any(count != counts[0] for count in counts):
         raise ValueError("zip() arguments are of different lengths")
     return Zipped(parts) if parts else Listed(())
-
-
-def length(items: Any) -> Any:
-    """``len``."""
-    return items.count() if isinstance(items, Grown) else len(items)
 
 
 def flipped(iterable: Any) -> Items:

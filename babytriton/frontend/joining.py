@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend.exits import Exits
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.program import Program, describe
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.state import State, containers_in, reachable, refill
@@ -140,7 +141,7 @@ class Join:
     def _container(self, one: Any, other: Any, model: Any) -> Any:
         if any(side is not MISSING and not _alike(side, model) for side in (one, other)):
             raise Differ(one, other)
-        keys = list(model) if isinstance(model, dict) else range(len(model))
+        keys = _keys(model)
         items = [self.value(_item(one, key), _item(other, key)) for key in keys]
         if isinstance(model, (dict, list)):
             found = _filled(model, items)
@@ -191,11 +192,13 @@ class Join:
             sides = [pair[side] for pair in self.pairs]
             self._program.builder.memory.relate(zip(self._made, sides))
 
-    def freeze(self, base: State, scopes: Iterable[Scope], first: int) -> None:
+    def freeze(
+        self, base: State, paths: Sequence[Path], scopes: Iterable[Scope], first: int
+    ) -> None:
         """Let no one write where it is open whose memory it is: from the ``first`` pair on.
 
-        That is where a value stands for a tensor that something else sees too, or where two
-        values stand for tensors that share memory.
+        That is where a value stands for a tensor that something else sees too, or that a path
+        does not write to either, or where two values stand for tensors that share memory.
         """
         made = {id(value) for value in self._made}
         everything = [list(scope.names.values()) for scope in scopes]
@@ -211,7 +214,8 @@ class Join:
                 outside = storage in base.memory and storage in seen
                 if outside:
                     storage.frozen = True
-                for value in values if outside or len(values) > 1 else ():
+                _, _, is_frozen = paths[side].state.held(storage)
+                for value in values if outside or is_frozen or len(values) > 1 else ():
                     assert value.storage is not None
                     value.storage.frozen = True
 
@@ -240,11 +244,11 @@ def leaves(value: Any, model: Any = MISSING) -> list[Any]:
     Raises:
         Differ: it is not.
     """
-    if isinstance(value, (tuple, list, dict)):
+    if isinstance(value, (tuple, list, dict)) and not isinstance(value, torch.Size):
         if model is not MISSING and not _alike(value, model):
             raise Differ(model, value)
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        return [leaf for key in keys for leaf in leaves(value[key], _item(model, key))]
+        keys = _keys(value)
+        return [leaf for key in keys for leaf in leaves(_item(value, key), _item(model, key))]
     if isinstance(value, Selection):
         if model is not MISSING and not _selects_alike(value, model):
             raise Differ(model, value)
@@ -262,8 +266,8 @@ def rebuilt(model: Any, values: Iterator[Any]) -> Any:
     """A value of the structure of another one, with other tensors and numbers in it."""
     if isinstance(model, dict):
         return _filled(model, [rebuilt(item, values) for item in model.values()])
-    if isinstance(model, (tuple, list)):
-        items = [rebuilt(item, values) for item in model]
+    if isinstance(model, (tuple, list)) and not isinstance(model, torch.Size):
+        items = [rebuilt(_item(model, key), values) for key in _keys(model)]
         if isinstance(model, list):
             return _filled(model, items)
         if hasattr(model, "_fields"):
@@ -277,15 +281,27 @@ def rebuilt(model: Any, values: Iterator[Any]) -> Any:
 def _filled(model: Any, items: list[Any]) -> Any:
     """A list or dict of the class of another one, with other items."""
     found = copy.copy(model)
-    refill(found, dict(zip(model, items)) if isinstance(model, dict) else items)
+    head = model.head if isinstance(model, Grown) else None
+    filled = items if head is None else Grown(items, head)
+    refill(found, dict(zip(model, items)) if isinstance(model, dict) else filled)
     return found
 
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether two containers are of one kind and size, with the same keys."""
+    if isinstance(one, list) and isinstance(other, list):
+        heads = [getattr(x, "head", None) for x in (one, other)]
+        return heads[0] is heads[1] and _keys(one) == _keys(other)
     if type(one) is not type(other) or len(one) != len(other):
         return False
     return not isinstance(one, dict) or list(one) == list(other)
+
+
+def _keys(container: Any) -> Any:
+    """Of the items of a container."""
+    if isinstance(container, dict):
+        return list(container)
+    return range(len(container.later if isinstance(container, Grown) else container))
 
 
 def _selects_alike(one: Any, other: Any) -> bool:
@@ -421,6 +437,8 @@ def _kind(value: Any) -> Any:
 
 
 def _item(container: Any, key: Any) -> Any:
+    if isinstance(container, Grown):
+        return list.__getitem__(container, key)
     return MISSING if container is MISSING else container[key]
 
 

@@ -24,6 +24,7 @@ from babytriton.frontend.carrying import LoopState
 from babytriton.frontend.control_flow import ControlFlow
 from babytriton.frontend.exits import FALLS, Exits
 from babytriton.frontend.growing import Counter
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.iteration import Generated, Items, is_numbered, items_of
 from babytriton.frontend.joining import expression
 from babytriton.frontend.program import LoopNotes
@@ -129,8 +130,7 @@ class Loops(Assignments, ControlFlow):
         for i in range(start, count):
             exits = self._step(node, items, i)
             if items.count() != count:
-                what = "what it goes over changes its length in the loop"
-                self.fail(errors.CannotIterate(self.span(node.iter), what))
+                self._require_same(node, None)
             if exits.always:
                 return exits
             if exits.open and i + 1 < count:
@@ -140,6 +140,11 @@ class Loops(Assignments, ControlFlow):
             if exits.open:
                 return exits
         return FALLS
+
+    def _require_same(self, node: ast.For, items: Items | None) -> None:
+        if items is None or not items.is_same():
+            what = "what it goes over changes in the loop"
+            self.fail(errors.CannotIterate(self.span(node.iter), what))
 
     def _step(self, node: ast.For, items: Items, index: Any) -> Exits:
         self.bind(node.target, items.item(partial(self.emit, node.iter), index))
@@ -183,6 +188,7 @@ class Loops(Assignments, ControlFlow):
                         notes.needs_first_step = True
                         raise _NeedsFirstStep from None
                     raise
+                self._require_same(node, items)
                 settled = state.end(exits)
         if start == 0 and (state.binds or state.mismatch):
             notes.needs_first_step = True
@@ -206,6 +212,7 @@ class Loops(Assignments, ControlFlow):
             go, index = state.slot("go", any_step), state.slot("index", start)
             with state.step() as region:
                 exits = self._step(node, items, index.inside)
+                self._require_same(node, items)
                 following = self.emit(node.iter, operator.add, index.inside, 1)
                 again = self.condition(node.iter, self.emit(node.iter, operator.lt, following, end))
                 go.result = self._unless_left(node, again, exits)
@@ -285,7 +292,7 @@ class Loops(Assignments, ControlFlow):
         loop = ast.For(generator.target, generator.iter, [body], [])
         ast.fix_missing_locations(ast.copy_location(loop, node))
         self.liveness.again[loop] = frozenset()
-        own = Scope({_FOUND: []}, self.scope, is_comprehension=True)
+        own = Scope({_FOUND: Grown()}, self.scope, is_comprehension=True)
         with self._inside(own):
             self._looped(loop, items, items.count())
         return own.names[_FOUND]

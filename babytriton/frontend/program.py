@@ -16,6 +16,7 @@ from babytriton import errors
 from babytriton.diagnostics import CompileError, Diagnostic, Span
 from babytriton.frontend.captures import Captures, Place
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.grown import Grown
 from babytriton.frontend.iteration import Numbered
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import TensorSpec, records
@@ -460,7 +461,7 @@ def describe(value: Any) -> str:
         return f"{TensorType.of(value.meta)} where a mask is true"
     if isinstance(value, Value):
         return str(TensorType.of(value.meta))
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple) or (isinstance(value, Grown) and value.head is None):
         items = ", ".join(map(describe, value))
         text = f"[{items}]" if isinstance(value, list) else f"({items})"
         return text if len(text) <= 40 else f"a {type(value).__name__} of {len(value)} items"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import torch
 
 from babytriton.frontend import builtins, calls, iteration
 from babytriton.frontend.callables import belongs_to_torch, is_hashable
-from babytriton.frontend.grown import Grown, Row
+from babytriton.frontend.grown import Grown, Head, Row
 from babytriton.ops.value import Value
 
 if TYPE_CHECKING:
@@ -38,27 +38,34 @@ class Part:
 def parts_of(items: Any) -> list[Part] | None:
     """Items of which some are rows, by rows of one tensor that follow each other.
 
-    None of those of what is no list, or has no rows, or where an item is more than a tensor.
+    None of those of what is no list of tensors, or has no rows.
     """
-    if isinstance(items, Grown):
-        if items.tensor is None:
-            return None
-        return [Part(items.tensor, True), *_parts(items.later)]
-    has_rows = isinstance(items, (list, tuple)) and any(type(x) is Row for x in items)
-    return list(_parts(items)) if has_rows else None
+    if not isinstance(items, (list, tuple)):
+        return None
+    head = items.head if isinstance(items, Grown) else None
+    given: Any = items.later if isinstance(items, Grown) else items
+    has_rows = head is not None or any(type(x) is Row for x in given)
+    if not has_rows or not all(type(x) in (Value, Row) for x in given):
+        return None
+    if head is not None and (head.is_inside or head.tensor is None):
+        return None
+    first = [] if head is None else [Part(head.tensor, True)]
+    return [*first, *_parts(given)]
 
 
 def _parts(items: Iterable[Any]) -> Iterator[Part]:
     """Items by rows of one tensor that follow each other, and the others by themselves."""
     run: list[Row] = []
-    for item in (*items, None):
+    for item in items:
         if run and not _follows(item, run):
             yield Part(_together(run), True)
             run = []
         if type(item) is Row:
             run.append(item)
-        elif item is not None:
+        else:
             yield Part(item, False)
+    if run:
+        yield Part(_together(run), True)
 
 
 def _follows(item: Any, run: Sequence[Row]) -> bool:
@@ -81,6 +88,14 @@ def _item_ndim(part: Part) -> int:
     return int(part.tensor.ndim) - part.are_rows
 
 
+def _sides(part: Part, dim: int | None) -> tuple[str, ...]:
+    """The sizes of an item, as they must be alike where it is joined to others."""
+    sizes = list(map(str, part.tensor.shape[part.are_rows :]))
+    if dim is not None:
+        sizes[dim] = "any"
+    return tuple(sizes)
+
+
 def _stacked(parts: Sequence[Part], dim: int = 0) -> Any:
     dim %= _item_ndim(parts[0]) + 1
     found = [
@@ -100,14 +115,11 @@ def _concatenated(parts: Sequence[Part], dim: int = 0) -> Any:
 
 
 def _below(parts: Sequence[Part]) -> Any:
-    ndim = _item_ndim(parts[0])
-    found = _stacked(parts) if ndim < 2 else _concatenated(parts)
-    return found if ndim else found.unsqueeze(1)
+    return _stacked(parts) if _item_ndim(parts[0]) == 1 else _concatenated(parts)
 
 
 def _beside(parts: Sequence[Part]) -> Any:
-    ndim = _item_ndim(parts[0])
-    return _concatenated(parts, min(ndim - 1, 1)) if ndim else _stacked(parts)
+    return _concatenated(parts, min(_item_ndim(parts[0]) - 1, 1))
 
 
 def _one(tensors: Sequence[Any], dim: int) -> Any:
@@ -116,9 +128,7 @@ def _one(tensors: Sequence[Any], dim: int) -> Any:
 
 def _sum(parts: Sequence[Part], start: Any = 0) -> Any:
     for part in parts:
-        # torch adds integers as they are, and counts bools.
-        dtype = None if part.tensor.dtype == torch.bool else part.tensor.dtype
-        start = start + (part.tensor.sum(0, dtype=dtype) if part.are_rows else part.tensor)
+        start = start + (part.tensor.sum(0) if part.are_rows else part.tensor)
     return start
 
 
@@ -132,12 +142,23 @@ _JOINS: dict[Any, Callable[..., Any]] = {
 """What makes one tensor of items."""
 
 
-def joins(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -> bool:
-    """Whether a call makes one tensor of items of which some are rows."""
-    args, _ = given
-    found = parts_of(args[0]) if args and is_hashable(fn) and fn in _JOINS else None
-    # What torch refuses, it is to refuse itself.
-    return found is not None and (_JOINS[fn] is not _concatenated or _item_ndim(found[0]) > 0)
+def joins(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
+    """Whether a call makes one tensor of items of which some are rows; others are torch's alone."""
+    args, kwargs = given
+    if not args or not is_hashable(fn) or fn not in _JOINS or not kwargs.keys() <= {"dim"}:
+        return False
+    found = parts_of(args[0])
+    if found is None or len({_item_ndim(part) for part in found}) > 1:
+        return False
+    ndim, others = _item_ndim(found[0]), (*args[1:], *kwargs.values())
+    if fn is sum:
+        # Numbers that are added up in another type, or rounded after each, are added one by one.
+        wide = (torch.float32, torch.float64)
+        return not others and all(part.tensor.dtype in wide for part in found)
+    [dim] = others if len(others) == 1 else [None if others else 0]
+    most = ndim + (fn is torch.stack)
+    fits = type(dim) is int and -most <= dim < most
+    return fits and len({_sides(part, None if fn is torch.stack else dim) for part in found}) == 1
 
 
 def join(
@@ -149,20 +170,29 @@ def join(
         return _JOINS[fn](parts_of(items), *rest, **kwargs)
 
 
-def unbound(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Grown | None:
-    """What ``torch.unbind`` gives where a call tells how many there are."""
-    tensor, dim = iteration.unbound(fn, args, kwargs) or (None, 0)
-    if type(tensor) is not Value or isinstance(tensor.meta.shape[dim], int):
-        return None
-    rows: Any = tensor.movedim(dim, 0)
-    return Grown(lambda items: items[0], [rows], tensor.meta.shape[dim], kind=tuple)
+def unbinds(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
+    """Whether a call is ``torch.unbind`` of as many tensors as a call tells."""
+    tensor, dim = (is_hashable(fn) and iteration.unbinds(fn, *given)) or (None, 0)
+    return type(tensor) is Value and not isinstance(tensor.meta.shape[dim], int)
+
+
+def unbind(
+    at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Compile such a call."""
+    found = iteration.unbinds(fn, args, kwargs)
+    assert found is not None
+    tensor, dim = found
+    with at.program.blaming(at.span(node), "unbind", (args, kwargs)):
+        rows: Any = tensor.movedim(dim, 0)
+    return Grown((), Head(lambda items: items[0], [rows], rows.shape[0]))
 
 
 def takes_list(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -> bool:
-    """Whether what is no function to be inlined is given a list that a loop has made longer."""
+    """Whether what is no function to be inlined is given a list of which items are in rows."""
     args, kwargs = given
-    is_given = any(isinstance(x, Grown) for x in (*args, *kwargs.values()))
-    goes_over = is_hashable(fn) and fn in builtins.ITERATORS
+    is_given = any(isinstance(x, Grown) and x.head for x in (*args, *kwargs.values()))
+    goes_over = is_hashable(fn) and fn in (*builtins.ITERATORS, len, isinstance, type)
     is_known = isinstance(fn, (type, types.BuiltinFunctionType)) or calls.has_row(at, fn)
     return is_given and not goes_over and (is_known or belongs_to_torch(fn))
 
@@ -170,12 +200,10 @@ def takes_list(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -
 def with_lists(
     at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Compile such a call: with a list of Python, which is of as many items as in this call."""
+    """Compile such a call: with a list of all items, of as many as in this call."""
 
     def listed(item: Any) -> Any:
-        return at.python(node, list, item) if isinstance(item, Grown) else item
+        return at.python(node, list, item) if isinstance(item, Grown) and item.head else item
 
-    if fn is isinstance or fn is type:  # what is in it does not matter
-        return at.python(node, fn, args[0].kind(), *args[1:])
     given = [listed(item) for item in args]
     return calls.call(at, node, fn, given, {key: listed(x) for key, x in kwargs.items()})

@@ -98,7 +98,9 @@ class State:
 
 def refill(container: Container, items: Container) -> None:
     """Let a container hold the items of another one."""
-    if isinstance(container, list):
+    if isinstance(container, Grown):
+        container.become(items)
+    elif isinstance(container, list):
         container[:] = items
     else:
         container.clear()
@@ -115,12 +117,10 @@ def reachable(items: Any, seen: set[int] | None = None) -> Iterator[Value]:
         yield from items.parts
     elif isinstance(items, Value):
         yield items
-    elif isinstance(items, Grown):
-        yield from items.rows
-        yield from reachable(items.later, seen)
     elif isinstance(items, (*CONTAINERS, tuple)) and id(items) not in seen:
         seen.add(id(items))
-        for item in items.values() if isinstance(items, dict) else items:
+        yield from items.tensors if isinstance(items, Grown) else ()
+        for item in _held(items):
             yield from reachable(item, seen)
 
 
@@ -133,8 +133,7 @@ def containers_in(names: dict[str, Any]) -> list[Container]:
 
 
 def _containers(items: Any, known: dict[int, Any]) -> Iterator[Container]:
-    for item in items.values() if isinstance(items, dict) else items:
-        item = item.later if isinstance(item, Grown) else item
+    for item in _held(items):
         if isinstance(item, CONTAINERS):
             if id(item) in known:
                 continue
@@ -143,7 +142,17 @@ def _containers(items: Any, known: dict[int, Any]) -> Iterator[Container]:
             yield from _containers(item, known)
 
 
+def _held(container: Any) -> Any:
+    """What a container holds by itself."""
+    if isinstance(container, Grown):
+        return container.later
+    return container.values() if isinstance(container, dict) else container
+
+
 def _same_items(one: Container, other: Container) -> bool:
+    if getattr(one, "head", None) is not getattr(other, "head", None):
+        return False
+    one, other = (x.later if isinstance(x, Grown) else x for x in (one, other))
     if len(one) != len(other):
         return False
     if isinstance(one, dict) and isinstance(other, dict):

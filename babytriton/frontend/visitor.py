@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -13,7 +14,9 @@ from babytriton.frontend.program import Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
 from babytriton.frontend.unsupported import described
-from babytriton.ops.value import NeedsConstant, Value
+from babytriton.ops.value import NeedsConstant, Scalar, Value
+
+_IN_A_TENSOR = "index a tensor: torch.stack(items)[i], or rows that the steps of a loop write"
 
 
 class Visitor(ast.NodeVisitor):
@@ -47,6 +50,15 @@ class Visitor(ast.NodeVisitor):
         name = getattr(fn, "__name__", str(fn))
         with self.program.blaming(self.span(node), name, operands):
             return self.program.builder.call(fn, operands, {})
+
+    def item(self, node: ast.AST, owner: Any, index: Any) -> Any:
+        """``owner[index]``."""
+        if isinstance(owner, Value):
+            return self.emit(node, operator.getitem, owner, index)
+        is_list = isinstance(owner, (list, tuple)) and not getattr(owner, "head", None)
+        if is_list and isinstance(index, Scalar) and not index.arguments:
+            self.fail(errors.DataDependent(self.span(node), "list[i]", _IN_A_TENSOR))
+        return self.python(node, operator.getitem, owner, index)
 
     def python(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run plain Python; what it raises becomes a message at the node."""

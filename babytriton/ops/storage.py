@@ -310,7 +310,7 @@ class Memory:
             if any(other.is_callers for other, _ in storage.copies):
                 self.follow(tensor)
             if storage.frozen:
-                raise Mutation("on some paths it shares its memory with another tensor", _CLONE)
+                raise Mutation(_SHARED, _OWN)
             if storage.part is not None and storage.part.write is None:
                 raise Mutation("where it lies in another tensor is known only at run time", _CLONE)
         if storage is None or _is_whole(tensor, storage):
@@ -356,6 +356,9 @@ _OF_LAYOUT = frozenset(
 """What gives how a tensor lies."""
 
 _CLONE = "use .clone() for a tensor of its own"
+
+_SHARED = "it may share its memory with another tensor, or a list that a loop has filled holds it"
+_OWN = "use .clone() for a tensor of its own, or append a clone() to the list"
 
 
 def _common(metas: Sequence[torch.Tensor]) -> tuple[torch.Tensor, bool]:

@@ -16,7 +16,9 @@ def leaves_in(tree: Any, kinds: Kinds) -> list[Any]:
     """The leaves of some kinds, in order."""
     if isinstance(tree, kinds):
         return [tree]
-    if isinstance(tree, (tuple, list)):
+    if isinstance(tree, list):  # of one of the program's, what it has by itself
+        return [leaf for item in list.__iter__(tree) for leaf in leaves_in(item, kinds)]
+    if isinstance(tree, tuple):
         return [leaf for item in tree for leaf in leaves_in(item, kinds)]
     if isinstance(tree, dict):
         return [leaf for item in tree.values() for leaf in leaves_in(item, kinds)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -278,12 +278,23 @@ def constant_needed(what: str, values: Iterable[Value]) -> NeedsConstant | DataD
     return NeedsConstant(arguments) if arguments else DataDependent(what)
 
 
+class InTensors(list[Any]):
+    """A list some of whose items stand in tensors, and are none for Python."""
+
+    @property
+    def tensors(self) -> Sequence[Value]:
+        """Those tensors."""
+        raise NotImplementedError
+
+
 def values_in(tree: Any) -> list[Value]:
     """The values in nested tuples, lists, dicts, slices and texts, in order."""
     if isinstance(tree, Value):
         return [tree]
     if isinstance(tree, Text):
         return values_in((tree.args, tree.kwargs))
+    if isinstance(tree, InTensors):
+        return values_in((*tree.tensors, *list.__iter__(tree)))
     if isinstance(tree, (tuple, list)):
         return [value for item in tree for value in values_in(item)]
     if isinstance(tree, dict):

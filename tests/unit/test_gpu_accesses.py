@@ -160,3 +160,20 @@ def test_numbers_are_there_before_elements_choose_from_them(dtype: torch.dtype) 
     check(
         backwards, torch.randn(5, 256).to(dtype), within=1e-5 if dtype == torch.float32 else 1e-12
     )
+
+
+def of_a_computed_row(xs, k):
+    i = k + 1
+    x = xs[i]
+    return x, x.sum() > 0, i
+
+
+@pytest.mark.parametrize("length", [12, 1000])
+def test_a_number_of_the_row_is_not_read_from_where_one_thread_stores_it(length: int) -> None:
+    given = torch.randn(40, length), torch.tensor(3)
+    program = bt.jit(gpu.TARGET)(of_a_computed_row).lower(*given).compile()
+    assert len(program.launches) == 1
+    for order in ("fixed", "shuffled"):
+        with emulator.thread_order(order, seed=1):
+            found = gpu.call(program, given)
+        torch.testing.assert_close(found, of_a_computed_row(*given))

@@ -5,6 +5,12 @@ import torch
 
 import babytriton as bt
 from babytriton.frontend.loops import AT_MOST, UNROLL
+from tests.conformance import gpu
+from tests.emulator import emulator
+
+needs_gpu = pytest.mark.skipif(
+    emulator.available_gpu() is None, reason=emulator.missing() or "no GPU"
+)
 
 STEPS = UNROLL + 8
 MANY = AT_MOST + 12
@@ -66,9 +72,9 @@ def tuples(xs, h, w):
     outs = []
     for x in xs:
         h = cell(x, h, w)
-        outs.append((h, {"sum": h.sum()}))
-    sums = torch.stack([found["sum"] for _, found in outs])
-    return torch.stack([h for h, _ in outs]), sums, outs[3][0], outs[-1][1]["sum"]
+        outs.append((h, (h.sum(),)))
+    sums = torch.stack([found for _, (found,) in outs])
+    return torch.stack([h for h, _ in outs]), sums, outs[3][0], outs[-1][1][0]
 
 
 def two_lists(xs, h, w):
@@ -252,6 +258,18 @@ def test_gradients(fn) -> None:
     total(fn(*theirs)).backward()
     for one, other in zip(ours, theirs):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+@needs_gpu
+@pytest.mark.parametrize("fn", [appended, extended, reads_the_last, tuples, in_either_branch])
+def test_lists_on_gpus(fn) -> None:
+    given = arguments(STEPS, torch.float32)
+    compiled = bt.jit(gpu.TARGET)(fn).lower(*given).compile()
+    exact = fn(*[x.double() for x in given])
+    for order in ("fixed", "shuffled"):
+        with emulator.thread_order(order, seed=1):
+            found = gpu.call(compiled, given)
+        torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4, check_dtype=False)
 
 
 # ---------------------------------------------------------------- comprehensions

@@ -327,7 +327,13 @@ class Writer:
         return done
 
     def _register(self, load: ir.TensorLoad) -> tirx.Var | None:
-        """Where the number is that a load reads, if it was read for the row or the vector."""
+        """Where the number is that a load reads, if it was read for the row or the vector.
+
+        Or if it is a value of the row, which is in memory only later, and not for all threads.
+        """
+        own = self._values.get(load.source)
+        if own is not None and is_equal(own.shape[0], number(1)):
+            return own
         known = (*self._of_rows, *self._of_vector)
         return next((own for made, own in known if tvm_ffi.structural_equal(load, made)), None)
 
