@@ -28,6 +28,7 @@ def _isinstance(item: Any, kinds: Any) -> bool:
     if isinstance(item, Scalar):
         return isinstance(item.sample, kinds)
     stand_in: Any = torch.empty(0) if isinstance(item, Value) else item
+    stand_in = item.kind() if isinstance(item, Grown) else stand_in
     return isinstance(stand_in, kinds)
 
 

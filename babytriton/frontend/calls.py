@@ -446,7 +446,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         lambda at, fn, given: fn is type and len(given[0]) == 1 and isinstance(given[0][0], Grown),
-        lambda at, node, fn, args, kwargs: list,
+        lambda at, node, fn, args, kwargs: args[0].kind,
     ),
     Kind(rows.joins, rows.join),
     Kind(rows.unbinds, rows.unbind),

@@ -62,6 +62,7 @@ class LoopState:
         self._notes = notes
         self._span = span
         self.lists = Lists(program, counter)
+        self._tries = 0
         self._changing_containers: list[Container] = []
         self._changing_storages: list[Storage] = []
         self._followed: set[str] = set()
@@ -125,7 +126,9 @@ class LoopState:
                 for storage, slot in self._storages:
                     storage.expr, storage.version = slot.var, object()
                 self.lists.enter()
-                self._inside = containers_in({n: self._scope.names[n] for n in self._names})
+                own = {n: self._scope.names[n] for n in self._names}
+                own |= {str(i): container for i, (container, _) in enumerate(self._containers)}
+                self._inside = containers_in(own)
                 self._installed = self._program.state()
                 yield region
         finally:
@@ -187,6 +190,10 @@ class LoopState:
     def _again(self) -> bool:
         """Forget the step: another try follows."""
         self._program.forget(self._base)
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
+            what = "what a step changes is a new list or dict each time"
+            self._program.fail(errors.Mutation(self._span, what, "change what is there before"))
         return False
 
     def _newly_followed(self) -> set[str]:
@@ -426,6 +433,10 @@ class LoopState:
         ]
         owned = [*reachable(others), *self._program.parameters.values()]
         return any(value.storage is storage for value in owned)
+
+
+_MOST_TRIES = 100
+"""Of a step: each finds a name, a container or a tensor that is changed."""
 
 
 def _is_frozen(leaf: Any) -> bool:

@@ -50,6 +50,9 @@ class Growth:
             return None
         first, appended = before.later, after.later[len(before) :]
         is_longer = appended and all(x is y for x, y in zip(first, after.later))
+        # A tensor that is two of the items would be two tensors as rows.
+        tensors = [leaf for item in appended for leaf in leaves(item)]
+        is_longer = is_longer and len({id(x) for x in tensors}) == len(tensors)
         if not is_longer or not all(map(_is_of_tensors, (*first, *appended))):
             return None
         try:

@@ -43,13 +43,15 @@ class Head:
         rows: for each tensor of an item, those of all items, one after the other.
         count: how many items there are: an int, a size, or a number of the run time.
         before: the first items, which there are at least; they stand in rows as well.
-        reads_too_early: whether an item was asked for that is there in later steps alone.
+        kind: what they are together for Python: a list, or a tuple.
+    reads_too_early: whether an item was asked for that is there in later steps alone.
     """
 
     rebuild: Callable[[Sequence[Value]], Any]
     rows: Sequence[Value]
     count: Any
     before: Sequence[Any] = ()
+    kind: type = list
     reads_too_early: bool = False
 
     @property
@@ -113,6 +115,11 @@ class Grown(InTensors):
     def __init__(self, items: Iterable[Any] = (), head: Head | None = None) -> None:
         super().__init__(items)
         self.head = head
+
+    @property
+    def kind(self) -> type:
+        """What it is for Python."""
+        return list if self.head is None else self.head.kind
 
     @property
     def tensors(self) -> Sequence[Value]:

@@ -426,7 +426,7 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
     def structure(item: Any) -> Any:
         if isinstance(item, Grown):
             with program.blaming(span, "return", ()):
-                item = list(item)
+                item = item.kind(item)
         if isinstance(item, Selection):
             return Selected(part(item.whole), part(item.mask), item.axis)
         if isinstance(item, Value):

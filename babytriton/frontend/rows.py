@@ -185,7 +185,7 @@ def unbind(
     tensor, dim = found
     with at.program.blaming(at.span(node), "unbind", (args, kwargs)):
         rows: Any = tensor.movedim(dim, 0)
-    return Grown((), Head(lambda items: items[0], [rows], rows.shape[0]))
+    return Grown((), Head(lambda items: items[0], [rows], rows.shape[0], kind=tuple))
 
 
 def takes_list(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -> bool:

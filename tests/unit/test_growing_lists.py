@@ -1,5 +1,8 @@
 """Lists that grow in loops, and comprehensions over many items."""
 
+import copy
+import functools
+
 import pytest
 import torch
 
@@ -461,3 +464,235 @@ def test_unbind_of_any_length() -> None:
     for steps in (STEPS, STEPS + 1):
         given = torch.randn(3, steps, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
         torch.testing.assert_close(compiled(*given), f(*given))
+
+
+# ---------------------------------------------------------------- as Python has it, or refused
+
+
+def last_written_in_a_step(x, n):
+    found = [x * 1]
+    for _ in range(n):
+        x = x * 0.9
+        found.append(x)
+        found[-1].add_(1)
+        found[-2].mul_(2)
+    return torch.stack(found), x
+
+
+def held_by_a_dict(x, n):
+    state, found = {"x": x * 1}, []
+    for _ in range(n):
+        state["x"] = state["x"] * 0.9
+        found.append(state["x"])
+    state["x"].add_(1)
+    return torch.stack(found), state["x"]
+
+
+def frozen_on_both_sides(x, n):
+    found = []
+    if x.sum() > 0:
+        for _ in range(n):
+            x = x * 0.9
+            found.append(x)
+    else:
+        for _ in range(n):
+            x = x * 0.8
+            found.append(x)
+    x.add_(1)
+    return torch.stack(found), x
+
+
+def the_same_dict(x, n):
+    found, state = [], {}
+    for i in range(n):
+        state["x"] = x * i
+        found.append(state)
+    return sum(item["x"] for item in found)
+
+
+def dicts_changed_in_steps(x, n):
+    found = [{"x": x}]
+    for i in range(n):
+        found.append({"x": found[-1]["x"] * 0.9 + i})
+        found[-2]["x"] = x * 0
+    return torch.stack([item["x"] for item in found])
+
+
+def _length_of(items):
+    return lambda: len(items)
+
+
+def known_by_a_closure(x, n):
+    found = []
+    count = _length_of(found)
+    for _ in range(n):
+        found.append(x * count())
+    return torch.stack(found), count()
+
+
+def known_by_a_default(x, n):
+    found = [x]
+
+    def total(items=found):
+        return sum(items)
+
+    for i in range(n):
+        x = x * 0.9 + i
+        found.append(x)
+    return total(), len(found)
+
+
+def known_by_a_partial(x, n):
+    found = []
+    count = functools.partial(len, found)
+    for i in range(n):
+        found.append(x * i + count())
+    return torch.stack(found)
+
+
+def on_its_way(x, n):
+    def filled(items):
+        for i in range(n):
+            items.append(x * i)
+        return len(items)
+
+    found = []
+    return found, filled(found)
+
+
+def compared(x, n):
+    found, other = [], [x]
+    for i in range(n):
+        if found == []:
+            x = x + 1
+        found.append(x * i)
+    same = copy.copy(found)
+    same.append(x)
+    return torch.stack(found), len(found), len(same), found == same, found != other
+
+
+def changed_while_it_is_gone_over(x, n):
+    found, total = [], x * 0
+    for i in range(n):
+        found.append(x * i)
+    for y in found:
+        found[n - 1] = y * 3
+        total = total + y
+    return total
+
+
+def joined_in_a_step(x, n):
+    found = [x]
+    for _ in range(n):
+        found.append(torch.stack(found).mean(0) * 0.9 + 1)
+    return torch.stack(found)
+
+
+def added_up_in_a_step(x, n):
+    found, total = [x], 0
+    for i in range(n):
+        total = total + sum(found) + torch.vstack(found).shape[0]
+        found.append(x / (i + 1))
+    return total
+
+
+def added_to_others(x, n):
+    halves, bytes_ = [], []
+    for i in range(n):
+        halves.append((x * 900 + i).half())
+        bytes_.append((x * 100).to(torch.uint8))
+    return sum(halves, x), sum(bytes_, x), sum(bytes_), sum([*halves[:2], 3])
+
+
+def the_same_twice(x, n):
+    found = []
+    for _ in range(n):
+        x = x * 0.9
+        found.append(x)
+        found.append(x)
+    return torch.stack(found), found[0] is found[1], found[0] is found[2]
+
+
+def with_an_axis(x, n):
+    found, other = [], torch.empty(n, 3, dtype=x.dtype)
+    for i in range(n):
+        found.append(x * i)
+    torch.stack(found, out=other)
+    return torch.concatenate(found, axis=0), other
+
+
+def with_others_of_more_dimensions(x, n):
+    found = []
+    for i in range(n):
+        found.append(x * i)
+    return torch.vstack([x.expand(2, 3), *found]), torch.hstack([x.sum(), *found])
+
+
+def sizes_in_items(x, n):
+    found = [(x.shape, x * i) for i in range(n)]
+    return found[0][0], found[3][1], torch.stack([y for _, y in found])
+
+
+PECULIAR = [
+    *(last_written_in_a_step, held_by_a_dict, frozen_on_both_sides, the_same_dict),
+    *(dicts_changed_in_steps, known_by_a_closure, known_by_a_default, known_by_a_partial),
+    *(on_its_way, compared, changed_while_it_is_gone_over, joined_in_a_step, added_up_in_a_step),
+    *(added_to_others, the_same_twice, with_an_axis, with_others_of_more_dimensions),
+    sizes_in_items,
+]
+
+
+WITH_MANY_TERMS = joined_in_a_step, added_up_in_a_step
+"""Steps that are written out take a minute."""
+
+
+@pytest.mark.parametrize("fn", PECULIAR)
+@pytest.mark.parametrize("count", [STEPS, MANY])
+def test_lists_are_as_python_has_them_or_refused(fn, count: int) -> None:
+    count = MANY if fn in WITH_MANY_TERMS else count
+    x = torch.randn(3, dtype=torch.float64)
+    try:
+        found = bt.jit("cpu")(fn)(x.clone(), count)
+    except bt.CompileError as error:
+        assert "BT900" not in str(error)  # noqa: PT017  # it may be refused, and need not be
+        return
+    torch.testing.assert_close(found, fn(x.clone(), count))
+
+
+def test_items_from_before_a_loop_are_what_they_were() -> None:
+    def f(x, w):
+        found = [x]
+        for _ in range(STEPS):
+            found.append(torch.tanh(found[-1] * w))
+        return found[0] is x, found[0], torch.stack(found)
+
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    same, first, stacked = bt.jit("cpu")(f)(x, w)
+    assert same
+    assert not first.requires_grad
+    torch.testing.assert_close(stacked, f(x, w)[2])
+
+
+def test_gradients_flow_to_what_is_not_detached() -> None:
+    def f(x, w):
+        found = []
+        for _ in range(STEPS):
+            x = torch.tanh(x * w)
+            found.append((x, x.detach()))
+        return found[3][0], found[3][1]
+
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    found = bt.jit("cpu")(f)(x, w)
+    assert [y.requires_grad for y in found] == [True, False]
+
+
+@pytest.mark.parametrize("join", [torch.stack, torch.cat])
+def test_dimensions_that_are_not_there(join) -> None:
+    def f(x):
+        found = []
+        for i in range(STEPS):
+            found.append(x * i)
+        return join(found, 3)
+
+    with pytest.raises(bt.CompileError, match="Dimension out of range"):
+        bt.jit("cpu")(f)(torch.randn(3))
