@@ -130,7 +130,8 @@ class Loops(Assignments, ControlFlow):
         for i in range(start, count):
             exits = self._step(node, items, i)
             if items.count() != count:
-                self._require_same(node, None)
+                what = "what it goes over changes its length in the loop"
+                self.fail(errors.CannotIterate(self.span(node.iter), what))
             if exits.always:
                 return exits
             if exits.open and i + 1 < count:
@@ -141,8 +142,9 @@ class Loops(Assignments, ControlFlow):
                 return exits
         return FALLS
 
-    def _require_same(self, node: ast.For, items: Items | None) -> None:
-        if items is None or not items.is_same():
+    def _require_same(self, node: ast.For, items: Items) -> None:
+        """Refuse a step, compiled for all, that changes the list which the loop goes over."""
+        if not items.is_same():
             what = "what it goes over changes in the loop"
             self.fail(errors.CannotIterate(self.span(node.iter), what))
 
