@@ -230,3 +230,6 @@ for _name in (
     *("__mul__", "__rmul__", "__reversed__", "__setitem__"),
 ):
     setattr(Grown, _name, _on_all_items(_name))
+
+Grown.__name__ = "list"
+"""What messages call it, of Python's as well."""
