@@ -44,7 +44,7 @@ class Head:
         count: how many items there are: an int, a size, or a number of the run time.
         before: the first items, which there are at least; they stand in rows as well.
         kind: what they are together for Python: a list, or a tuple.
-    reads_too_early: whether an item was asked for that is there in later steps alone.
+        reads_too_early: whether an item was asked for that is there in later steps alone.
     """
 
     rebuild: Callable[[Sequence[Value]], Any]

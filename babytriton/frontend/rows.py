@@ -203,7 +203,10 @@ def with_lists(
     """Compile such a call: with a list of all items, of as many as in this call."""
 
     def listed(item: Any) -> Any:
-        return at.python(node, list, item) if isinstance(item, Grown) and item.head else item
+        return list(item) if isinstance(item, Grown) and item.head else item
 
-    given = [listed(item) for item in args]
-    return calls.call(at, node, fn, given, {key: listed(x) for key, x in kwargs.items()})
+    name = getattr(fn, "__name__", str(fn))
+    with at.program.blaming(at.span(node), name, (args, kwargs)):
+        given = [listed(item) for item in args]
+        named = {key: listed(item) for key, item in kwargs.items()}
+    return calls.call(at, node, fn, given, named)
