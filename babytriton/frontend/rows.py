@@ -170,10 +170,17 @@ def join(
         return _JOINS[fn](parts_of(items), *rest, **kwargs)
 
 
+_FEW = 32
+"""Tensors of ``torch.unbind`` that are made at once; of more, those that are asked for."""
+
+
 def unbinds(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
-    """Whether a call is ``torch.unbind`` of as many tensors as a call tells."""
+    """Whether a call is ``torch.unbind`` of many tensors, or of as many as a call tells."""
     tensor, dim = (is_hashable(fn) and iteration.unbinds(fn, *given)) or (None, 0)
-    return type(tensor) is Value and not isinstance(tensor.meta.shape[dim], int)
+    if type(tensor) is not Value:
+        return False
+    count = tensor.meta.shape[dim]
+    return not isinstance(count, int) or count > _FEW
 
 
 def unbind(
@@ -185,6 +192,11 @@ def unbind(
     tensor, dim = found
     with at.program.blaming(at.span(node), "unbind", (args, kwargs)):
         rows: Any = tensor.movedim(dim, 0)
+    count = rows.meta.shape[0]
+    if isinstance(count, int):
+        items = tuple(Row(rows, i) for i in range(count))
+        at.program.numbered.note_call(fn, args, kwargs, items)
+        return items
     return Grown((), Head(lambda items: items[0], [rows], rows.shape[0], kind=tuple))
 
 

@@ -711,3 +711,58 @@ def test_dimensions_that_are_not_there(join) -> None:
 
     with pytest.raises(bt.CompileError, match="Dimension out of range"):
         bt.jit("cpu")(f)(torch.randn(3))
+
+
+def stacked_parts(x):
+    return torch.stack(x.unbind(1), 1), sum(x.unbind(0)), torch.stack(x.unbind(0)[::-1])
+
+
+def parts_of_what_is_written(x):
+    y = x * 1
+    parts = y.unbind(0)
+    y.mul_(2)
+    parts[3].add_(1)
+    parts[0].copy_(parts[1])
+    parts[2][:3] = 7
+    return y, parts[0], torch.stack(parts)
+
+
+def parts_by_name(x):
+    first, second, *others = x.unbind(0)
+    return first + second, torch.stack(others), others, len(others), first is second
+
+
+def parts_in_a_list(x):
+    parts = list(x.unbind(0))
+    parts[3] = parts[4] * 2
+    x.add_(1)
+    return torch.stack(parts), parts[3], parts[-1], x
+
+
+@pytest.mark.parametrize(
+    "fn", [stacked_parts, parts_of_what_is_written, parts_by_name, parts_in_a_list]
+)
+def test_many_parts_are_read_where_they_are_used(fn) -> None:
+    for _ in range(2):
+        mine, theirs = (torch.arange(40.0 * 40).reshape(40, 40) for _ in range(2))
+        torch.testing.assert_close(bt.jit("cpu")(fn)(mine), fn(theirs))
+        assert torch.equal(mine, theirs)
+
+
+def test_gradients_of_many_parts() -> None:
+    def loss(x):
+        parts = x.unbind(0)
+        return (torch.stack(parts[::-1]) * torch.stack(parts)).sum() + parts[3].sin().sum()
+
+    x = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(loss(x), x)
+    (found,) = torch.autograd.grad(bt.jit("cpu")(loss)(x), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_thousands_of_parts_are_a_few_kernels() -> None:
+    x = torch.randn(2000, 3)
+    compiled = bt.jit("cpu")(stacked_parts)
+    torch.testing.assert_close(compiled(x), stacked_parts(x))
+    (found,) = compiled.specializations()
+    assert found.kernels <= 3
