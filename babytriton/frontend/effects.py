@@ -11,8 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from babytriton import errors
 from babytriton.diagnostics import Span
+from babytriton.ops.refusals import Unavailable
 from babytriton.ops.value import Scalar, Text, values_in, written
 
 if TYPE_CHECKING:
@@ -31,7 +34,9 @@ _METHODS: frozenset[Any] = frozenset(getattr(logging.Logger, name) for name in _
 
 
 def is_effect(fn: Any) -> bool:
-    """Whether a callable reports something, and so belongs to the run and not to compiling."""
+    """Whether a callable is called for what it does, and so belongs to the run alone."""
+    if fn is torch.Generator or isinstance(getattr(fn, "__self__", None), torch.Generator):
+        return True
     if isinstance(fn, types.MethodType):
         return fn.__func__ in _METHODS
     if isinstance(getattr(fn, "__self__", None), io.IOBase):
@@ -44,15 +49,25 @@ def is_effect(fn: Any) -> bool:
 def emit(
     at: Visitor,
     node: ast.AST,
-    fn: Callable[..., None],
+    fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> None:
-    """Call ``fn`` from the user's line each time the program runs."""
-    name = fn.__name__
+) -> torch.Generator | None:
+    """Call ``fn`` from the user's line each time the program runs.
+
+    A generator of random numbers is made once, and begins anew in each run.
+    """
+    name, made = fn.__name__, getattr(fn, "__self__", None)
     module = str(at.scope.globals().get("__name__", ""))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
+        if fn is torch.Generator:
+            made = fn(*args, **kwargs)
+            fn, args, kwargs = made.manual_seed, (made.initial_seed(),), {}
+        elif isinstance(made, torch.Generator) and name != "manual_seed":
+            why = "how a generator stands is known only at run time"
+            raise Unavailable(why, "use manual_seed(), or do this outside the function")
         at.program.builder.effect(name, FromLine(fn, at.span(node), module), args, kwargs)
+    return made if isinstance(made, torch.Generator) else None
 
 
 def check(at: Visitor, node: ast.Assert, test: Scalar, why: Any) -> None:

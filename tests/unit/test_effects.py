@@ -364,3 +364,35 @@ def test_interpret_runs_the_python(tmp_path: Path) -> None:
     assert lines[0] == "in f tensor([1., 1.]) True"
     assert lines[1] == "tensor([2., 2.]) [1] [('helper', ['x']), ('f', ['values', 'x', 'y'])]"
     assert lines[2] == "tensor([2., 2.]) True tensor([0., 0.])"
+
+
+SEEDED = torch.Generator()
+
+
+def from_a_seed(x, n):
+    made = torch.Generator().manual_seed(n)
+    outs = [x + torch.randn(3, generator=made)]
+    for _ in range(40):
+        outs.append(x + torch.rand(3, generator=made))
+    return torch.stack(outs), torch.randperm(5, generator=torch.Generator())
+
+
+def seeded_again(x, n):
+    SEEDED.manual_seed(n)
+    first = torch.randn(3, generator=SEEDED)
+    return x + first, torch.randn(3, generator=SEEDED)
+
+
+@pytest.mark.parametrize("fn", [from_a_seed, seeded_again])
+def test_generators_begin_anew_in_each_run(fn) -> None:
+    compiled = bt.jit("cpu")(fn)
+    for seed in (0, 1, 0, 0):
+        torch.testing.assert_close(compiled(torch.zeros(3), seed), fn(torch.zeros(3), seed))
+
+
+def test_how_a_generator_stands_is_not_asked() -> None:
+    def f(x):
+        return x + SEEDED.get_state()[0]
+
+    with pytest.raises(bt.CompileError, match="get_state"):
+        bt.jit("cpu")(f)(torch.zeros(3))
