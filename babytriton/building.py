@@ -20,8 +20,9 @@ from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import extent_of, launches_of, numbers_of, tensors_of
 from babytriton.passes.gpu.portable import missing
 from babytriton.passes.gpu.streaming import streamed
-from babytriton.passes.straight_line import has_branches
+from babytriton.passes.steps import has_branches
 from babytriton.passes.updates import IN_PLACE
+from babytriton.passes.whole_rows import ROW
 from babytriton.plan import KernelLaunch
 from babytriton.runtime import cuda, executable
 from babytriton.runtime.executable import Executable
@@ -32,6 +33,8 @@ from babytriton.targets import Target
 
 LANGUAGES = ("metal", "opencl", "webgpu")
 """Targets with a language of their own, which their kernels are shown in."""
+
+_OF_ROW = "copies a row: is not launched where others can take the row where it lies"
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
@@ -194,6 +197,7 @@ def _comments(mod: IRModule) -> dict[str, list[str]]:
     return {
         launch.name: [
             *map(_line, lines.of_kernel(functions[launch.function])),
+            *([_OF_ROW] if ROW in functions[launch.function].attrs else []),
             ", ".join(_parameters(functions[launch.function], tensors[launch.name])),
             *(f"{name} = {value}" for name, value in numbers[launch.name].items()),
             f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}",

@@ -14,7 +14,7 @@ from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, read
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.result_formats import formats_of_results
-from babytriton.passes.straight_line import straight_line
+from babytriton.passes.steps import steps_of
 from babytriton.plan import Plan
 from babytriton.recording import Differentiated, key_of, record
 from babytriton.runtime import interop
@@ -44,7 +44,8 @@ class Runner:
         self._mod, self._built = mod, built
         formats = formats_of_results(mod, program.entry)
         self._launcher = _launcher(program, mod, built, formats)
-        self.formats = {} if self.direct is not None and self.direct.is_of_known_sizes else formats
+        laid = {} if self.direct is None else self.direct.laid
+        self.formats = {n: format for n, format in formats.items() if n not in laid}
         """How the outputs lie of which what is in memory is given, by their numbers."""
         self._result = program.result
         self._writes = program.writes
@@ -218,7 +219,7 @@ class Runner:
         None where it has branches, and where it takes or gives what is in the memory of tensors.
         """
         steps = _steps(self.program, self._mod)
-        if steps is None or self.program.formats or self.formats:
+        if steps is None or not steps.is_straight or self.program.formats or self.formats:
             return None
         return _direct(self.program, steps, self._built, None, {}).into()
 
@@ -274,7 +275,7 @@ def filled(
 def _launcher(
     program: Lowering, mod: IRModule, built: Executable, formats: Mapping[int, MemoryFormat]
 ) -> Launcher | DirectLauncher:
-    """What runs the program: without branches it needs no virtual machine."""
+    """What runs the program: mostly Python that is made of it, else a virtual machine."""
     machine = Launcher(built, program.devices)
     steps = _steps(program, mod)
     if steps is None:
@@ -287,8 +288,8 @@ def _launcher(
 
 
 def _steps(program: Lowering, mod: IRModule) -> Plan | None:
-    """The steps of the program; None where it has branches, or is for several devices."""
-    return straight_line(mod, program.entry) if len(program.devices) == 1 else None
+    """The steps of the program; None where it is for several devices, or has none."""
+    return steps_of(mod, program.entry) if len(program.devices) == 1 else None
 
 
 def _direct(

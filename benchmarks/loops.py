@@ -2,8 +2,9 @@
 
     python benchmarks/loops.py
 
-The same recurrence, ``x = x * 0.5 + 1`` on a tensor of 16 float32, four times. Each is checked
-against Python first. The timings are taken in turns in one process, and the median is shown.
+The same recurrence, ``x = x * 0.5 + 1`` on a tensor of 16 float32, four times; then a recurrent
+cell whose steps are stacked, of one sequence and of sixteen. Each is checked against Python first.
+The timings are taken in turns in one process, and the median is shown.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,6 +24,7 @@ ROUNDS = 15
 SHORT = 32  # the most that is written out
 LONG = 20_000
 FEWEST = 3_200  # steps in one timing, so that a short call is not measured cold
+SEQUENCE, INPUTS, UNITS = 200, 32, 64
 
 
 def eager(x: torch.Tensor, steps: int) -> torch.Tensor:
@@ -67,31 +71,86 @@ def run_kernel(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-CASES: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor], int], ...] = (
-    ("torch eager", lambda x: eager(x, 2_000), 2_000),
-    ("written out, 32 steps a call", written_out, SHORT),
-    ("for, run as a loop", looped, LONG),
-    ("while, run as a loop", until, LONG),
-    ("scalar kernel", run_kernel, LONG),
-)
+def cell(xs, h, w, u, b):
+    outs = []
+    for t in range(xs.shape[0]):
+        h = torch.tanh(xs[t] @ w + h @ u + b)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def arguments(sequences: int) -> tuple[torch.Tensor, ...]:
+    """Inputs, first state, weights and bias of the cell."""
+    xs, h = torch.randn(SEQUENCE, sequences, INPUTS), torch.zeros(sequences, UNITS)
+    return (
+        xs,
+        h,
+        torch.randn(INPUTS, UNITS) * 0.1,
+        torch.randn(UNITS, UNITS) * 0.1,
+        torch.ones(UNITS),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to compute something.
+
+    Attributes:
+        name: as it is shown.
+        run: computes it.
+        given: what it is given.
+        steps: how many it takes.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    given: tuple[Any, ...]
+    steps: int
+
+    def time(self) -> float:
+        """Microseconds a step."""
+        calls = max(1, FEWEST // self.steps)
+        start = time.perf_counter()
+        for _ in range(calls):
+            self.run(*self.given)
+        return (time.perf_counter() - start) / (calls * self.steps) * 1e6
+
+
+def recurrences() -> list[Case]:
+    """The ways to run the recurrence; torch's first."""
+    x = torch.rand(SIZE)
+    ways: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
+        "written out, 32 steps a call": (written_out, SHORT),
+        "for, run as a loop": (looped, LONG),
+        "while, run as a loop": (until, LONG),
+        "scalar kernel": (run_kernel, LONG),
+    }
+    for run, steps in ways.values():
+        torch.testing.assert_close(run(x), eager(x, min(steps, 200)))
+    torchs = Case("torch eager", lambda x: eager(x, 2_000), (x,), 2_000)
+    return [torchs, *(Case(name, run, (x,), steps) for name, (run, steps) in ways.items())]
+
+
+def cells(sequences: int) -> list[Case]:
+    """The ways to run the cell; torch's first."""
+    given, compiled = arguments(sequences), bt.jit("cpu")(cell)
+    torch.testing.assert_close(compiled(*given), cell(*given))
+    names = f"cell of {sequences}x{UNITS}, torch eager", f"cell of {sequences}x{UNITS}, for"
+    return [Case(name, run, given, SEQUENCE) for name, run in zip(names, (cell, compiled))]
 
 
 def main() -> None:
-    x = torch.rand(SIZE)
-    times: dict[str, list[float]] = {name: [] for name, _, _ in CASES}
-    for _, run, steps in CASES:
-        torch.testing.assert_close(run(x), eager(x, min(steps, 200)))
+    groups = [recurrences(), cells(1), cells(16)]
+    times: dict[str, list[float]] = {case.name: [] for group in groups for case in group}
     for _ in range(ROUNDS):
-        for name, run, steps in CASES:
-            calls = max(1, FEWEST // steps)
-            start = time.perf_counter()
-            for _ in range(calls):
-                run(x)
-            times[name].append((time.perf_counter() - start) / (calls * steps) * 1e6)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+        for group in groups:
+            for case in group:
+                times[case.name].append(case.time())
     print(f"{'':32}{'us a step':>12}{'eager / ours':>15}")
-    for name, median in medians.items():
-        print(f"{name:32}{median:12.4f}{medians['torch eager'] / median:15.1f}")
+    for torchs, *ours in groups:
+        for case in (torchs, *ours):
+            first, median = (statistics.median(times[x.name]) for x in (torchs, case))
+            print(f"{case.name:32}{median:12.4f}{first / median:15.1f}")
 
 
 if __name__ == "__main__":

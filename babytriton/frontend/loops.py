@@ -176,7 +176,7 @@ class Loops(Assignments, ControlFlow):
         if notes.ends_early:
             return self._run_counting(node, items, start, count)
         index = counter()
-        steps = Counter(count, partial(self.program.builder.counted, index))
+        steps = Counter(count, partial(scalars.counted, self.program.builder, index, count))
         state, settled = self._loop_state(node, steps), False
         while not settled:
             state.begin()

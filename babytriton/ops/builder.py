@@ -352,14 +352,6 @@ class Builder(TorchCalls):
         )
         return Scalar(self, expr, sample, frozenset([argument] if argument else []))
 
-    def counted(self, counter: Var) -> Scalar:
-        """The number of a step of a counted loop."""
-
-        def step(number: Any) -> te.Tensor:
-            return te.compute((), lambda: number, name="step")
-
-        return self.number(self.emit_te("step", step, counter), 1)
-
     def _build(
         self,
         op: Op | None,

@@ -22,7 +22,7 @@ from babytriton.ops.pointwise import (
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.table import Op
-from babytriton.ops.value import Value
+from babytriton.ops.value import Scalar, Value
 from babytriton.types import dtype_of
 
 DIVISION_BY_ZERO = "integer division by a tensor: a zero must raise"
@@ -69,6 +69,8 @@ def _arithmetic(
     """A Relax operator; for integers one that wraps, as torch's arithmetic does."""
     if site.dtype.is_floating_point or site.dtype == torch.bool:
         return relaxed(site, whole, input, other)
+    if all(isinstance(x, (Scalar, int)) for x in (input, other)):
+        return relaxed(site, whole, input, other)  # Python's own do not wrap
     wrap = wrapping.on_cpu if site.builder.device.type == "cpu" else wrapping.in_cuda
     dtype = dtype_of(site.dtype)
     return elementwise(site, name, lambda x, y: wrap(element, x, y, dtype), input, other)

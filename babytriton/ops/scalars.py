@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import relax
+from tvm import relax, te, tirx
+from tvm.ir import Var
 
 from babytriton.ops.sizes import int64
 from babytriton.ops.table import Callee
@@ -15,6 +16,11 @@ from babytriton.ops.value import NUMBERS, Scalar, Value, constant_needed, values
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
+
+COUNT = "babytriton.count"
+"""An attribute of functions that store an integer which the program is given: where it is the
+number of a step, how many there are; or 0, where they are given that as well, or it is not known.
+"""
 
 _TOTAL = frozenset(
     {operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs}
@@ -79,8 +85,26 @@ def _as_int(builder: Builder, arg: Any) -> Any:
     if isinstance(arg, bool):
         return int(arg)
     if isinstance(arg, torch.SymInt):
-        return builder.counted(int64(arg))
+        return counted(builder, int64(arg))
     return convert(builder, arg, int) if isinstance(arg, Scalar) and arg.kind is bool else arg
+
+
+def counted(builder: Builder, number: Var, count: Any = None) -> Scalar:
+    """An integer that the program is given, and that no tensor holds.
+
+    Args:
+        builder: emits it.
+        number: it, such as a size.
+        count: if it is the number of a step, how many there are.
+    """
+
+    def whole(number: Any, *_: Any) -> te.Tensor:
+        return te.compute((), lambda: number, name=number.name)
+
+    steps = None if count is None else int64(count)
+    attrs = {COUNT: int(steps) if isinstance(steps, tirx.IntImm) else 0}
+    given = [number, *([steps] if isinstance(steps, Var) else [])]
+    return builder.number(builder.emit_te("step", whole, *given, attrs=attrs), 1)
 
 
 def kind_of(value: Any) -> type | None:

@@ -64,6 +64,9 @@ COMBINE: dict[str | None, Combine] = {
 COPY, SCATTER = "copy", "scatter"
 """The names of the two blocks: the copy, and what is written to it."""
 
+WHOLE = "babytriton.whole"
+"""An annotation of the second: each element of the source is written once, and none is left out."""
+
 _BESIDE = 32
 """Slices that lie side by side and that one CPU thread writes together, in vectors."""
 
@@ -127,6 +130,8 @@ def _written(
             if is_beside:
                 tasks[-1] = tirx.ceildiv(int64(slices[-1]), int64(_BESIDE))
             with _points(tasks, SCATTER) as at:
+                if len(tensors) > 1 and combine is _replace and count == 1:
+                    S.sblock_attr({WHOLE: int64(1)})
                 first, beside = int64(0), int64(1)
                 if is_beside:
                     first = at[-1] * int64(_BESIDE)

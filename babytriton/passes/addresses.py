@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import tvm_ffi
@@ -21,8 +22,8 @@ def by_address(mod: IRModule) -> IRModule:
     """Kernels whose callers may give numbers for tensors: the addresses of elements.
 
     That is for tensors of which a kernel knows all but this; the caller takes less time to hand
-    over a number. A GPU's kernels learn from the last tensor which GPU it is on: that one is to
-    be given as such. For use after TVM's code that reads arguments is there.
+    over a number. A GPU's kernels learn from the last that is given as a tensor which GPU it is on:
+    one is to be. For use after TVM's code that reads arguments is there.
     """
     functions = dict(mod.functions_items())
     is_on_gpu = any("tirx.kernel_launch_params" in func.attrs for func in functions.values())
@@ -30,8 +31,8 @@ def by_address(mod: IRModule) -> IRModule:
         if not isinstance(func, tirx.PrimFunc):
             continue
         tensors = [call for call in nodes(func.body, ir.Call) if _argument(call) is not None]
-        last = max(tensors, key=_place) if is_on_gpu and tensors else None
-        of_numbers = partial(_of_numbers, last=last)
+        by_place = {_place(call): call for call in tensors} if is_on_gpu else {}
+        of_numbers = partial(_of_numbers, tensors=[by_place[n] for n in sorted(by_place)])
         functions[var] = tvm_ffi.structural_map(func, (ir.Call, of_numbers))
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
@@ -51,17 +52,19 @@ def _place(call: ir.Call) -> int:
     return -1 if read is None else int(read.args[1])
 
 
-def _of_numbers(call: ir.Call, last: ir.Call | None) -> ir.Expr:
+def _of_numbers(call: ir.Call, tensors: Sequence[ir.Call]) -> ir.Expr:
     """What TVM reads of an argument, also where that is a number.
 
     Args:
         call: of TVM's.
-        last: the tensor that tells the GPU; None on the CPU, of which there is one.
+        tensors: those that may tell the GPU, in order; none on the CPU, of which there is one.
     """
     if function_name(call) == "tvm_struct_get" and int(call.args[2]) == _DEVICE:
-        if last is None:
-            return tirx.const(0, dtype_of(call))
-        return tirx.call_intrin(dtype_of(call), call.op.name, last, *call.args[1:])
+        found: ir.Expr = tirx.const(0, dtype_of(call))
+        for tensor in tensors:  # The last has the last word.
+            told = tirx.call_intrin(dtype_of(call), call.op.name, tensor, *call.args[1:])
+            found = tirx.if_then_else(_is_number(tensor), found, told)
+        return found
     read = _argument(call)
     if read is None:
         return call
@@ -69,5 +72,9 @@ def _of_numbers(call: ir.Call, last: ir.Call | None) -> ir.Expr:
     arguments, place, _ = read.args
     field = tirx.const(int(place) * _BYTES + _BYTES_BEFORE, "int32")
     itself = tirx.call_intrin(call.ty, "tirx.handle_add_byte_offset", arguments, field)
-    is_number = tirx.EQ(call.args[0].a, tirx.const(_NUMBER, "int32"))
-    return tirx.call_intrin(call.ty, call.op.name, is_number, itself, call)
+    return tirx.call_intrin(call.ty, call.op.name, _is_number(call), itself, call)
+
+
+def _is_number(tensor: ir.Call) -> ir.Expr:
+    """Whether the argument that a tensor is to be is a number."""
+    return tirx.EQ(tensor.args[0].a, tirx.const(_NUMBER, "int32"))

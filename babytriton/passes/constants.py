@@ -18,7 +18,7 @@ from babytriton.passes.bindings import add_kernel, with_arguments
 def of_their_own(mod: IRModule) -> IRModule:
     """The program with copies of such tensors where it gives them away."""
     functions = dict(mod.functions_items())
-    copies = _Copies(functions)
+    copies = _Copies(functions, "vdevice" not in mod.global_infos)
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
             body = tvm_ffi.structural_map(func.body, (relax.SeqExpr, copies.given_away))
@@ -34,14 +34,15 @@ def of_their_own(mod: IRModule) -> IRModule:
 
 
 class _Copies:
-    """Calls kernels that copy.
+    """Calls kernels that copy, or that fill a tensor with one number.
 
     Args:
         functions: of the module; the kernels are added.
+        fill: whether they may read nothing: where they run does not show then.
     """
 
-    def __init__(self, functions: dict[ir.GlobalVar, ir.BaseFunc]) -> None:
-        self._functions = functions
+    def __init__(self, functions: dict[ir.GlobalVar, ir.BaseFunc], fill: bool) -> None:
+        self._functions, self._fill = functions, fill
 
     def given_away(self, seq: relax.SeqExpr) -> relax.SeqExpr:
         """A body whose results, and what it calls functions with, are no such tensors."""
@@ -74,16 +75,33 @@ class _Copies:
         found: list[relax.Expr] = []
         for expr in given:
             if isinstance(expr, ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
-                call = relax.call_tir(self._kernel(expr), [expr], out_ty=expr.ty)
+                made = self._filling(expr) if self._fill else None
+                kernel, read = (self._copying(expr), [expr]) if made is None else (made, [])
+                call = relax.call_tir(kernel, read, out_ty=expr.ty)
                 expr = relax.Var("constant", expr.ty)
                 bindings.append(relax.VarBinding(expr, call))
             found.append(expr)
         return bindings, found
 
-    def _kernel(self, constant: ir.GenericConst) -> ir.GlobalVar:
+    def _copying(self, constant: ir.GenericConst) -> ir.GlobalVar:
         shape = list(constant.ty.shape)
         given = te.placeholder(shape, str(constant.ty.dtype), name="known")
         copy = te.compute(shape, lambda *index: given(*index), name="copy")
-        func: tirx.PrimFunc = te.create_prim_func([given, copy], "int64")
+        return self._kernel("copy", [given, copy])
+
+    def _filling(self, constant: ir.GenericConst) -> ir.GlobalVar | None:
+        """A kernel that stores the one number which all elements are; None if there are others."""
+        numbers, dtype = constant.value.numpy(), str(constant.ty.dtype)
+        if numbers.dtype.kind not in "biuf" or not numbers.size:
+            return None
+        size, contents = numbers.itemsize, numbers.tobytes()
+        if contents != contents[:size] * numbers.size:
+            return None
+        number = tirx.const(numbers.flat[0].item(), dtype)
+        fill = te.compute(list(constant.ty.shape), lambda *_: number, name="full")
+        return self._kernel("full", [fill])
+
+    def _kernel(self, name: str, tensors: list[te.Tensor]) -> ir.GlobalVar:
+        func: tirx.PrimFunc = te.create_prim_func(tensors, "int64")
         func = func.without_attr("global_symbol").with_attr("tirx.noalias", True)
-        return add_kernel(self._functions, "copy", func)
+        return add_kernel(self._functions, name, func)

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tvm import ir, relax, tirx
+from tvm import ir, relax
 from tvm.ir import IRModule
 
-from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_TIR, is_tensor
 from babytriton.plan import Updates
 
@@ -63,7 +62,7 @@ def owned(mod: IRModule, updates: Updates) -> list[Updates]:
     before = None
     while before != (before := [(list(x.takes), list(x.gives)) for x in known.values()]):
         for name, func in functions.items():
-            _Reading(mod, known, name).function(func)
+            _Reading(known, name).function(func)
     return [
         Updates(name, tuple(known[name].pairs(func)), own=True)
         for name, func in functions.items()
@@ -104,7 +103,6 @@ class _Reading:
     """Goes through a function in the order in which it runs.
 
     Attributes:
-        mod: that it is of.
         known: of all functions; what does not hold is taken back.
         name: of the function.
         own: for each piece of memory, whether nothing else knows of it.
@@ -113,7 +111,6 @@ class _Reading:
         fields: the pieces of memory of each variable.
     """
 
-    mod: IRModule
     known: dict[str, _Known]
     name: str
     own: list[bool] = field(default_factory=list)
@@ -205,7 +202,7 @@ class _Reading:
             self._read(var, path)
 
     def _kernel(self, call: ir.Call, path: _Path) -> _Fields:
-        kernel, given, *others = call.args
+        _, given, *others = call.args
         arguments = list(given.fields) if isinstance(given, relax.Tuple) else [given]
         read = [self._value(x, path)[:1] for x in arguments]
         for other in others:
@@ -215,10 +212,6 @@ class _Reading:
         if call.op == CALL_IN_PLACE:
             places = [int(n) for n in call.attrs.inplace_indices]
             return tuple(read[n][0] if n >= 0 else self._new(True) for n in places)
-        tensors = [x for x in arguments if isinstance(x.ty, relax.TensorType)]
-        if len(tensors) == 1 and _copies(self.mod[kernel]):
-            # A virtual machine may make a view of what is only read in another shape.
-            return (_together([tokens for x in read for tokens in x]),) * count
         return tuple(self._new(True) for _ in range(count))
 
     def _call(self, call: ir.Call, path: _Path) -> _Fields:
@@ -244,12 +237,6 @@ class _Reading:
             # What is not new may be anything that it was given.
             found.append(self._new(True) if gives else self._new(False) | kept)
         return tuple(found)
-
-
-def _copies(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel computes nothing."""
-    stores = nodes(kernel.body, tirx.BufferStore)
-    return all(isinstance(store.value, ir.TensorLoad) for store in stores)
 
 
 def _either(then: _Tokens, orelse: _Tokens, number: int) -> _Tokens:

@@ -23,6 +23,7 @@ from babytriton.passes import (
     lines,
     names,
     updates,
+    whole_rows,
 )
 from babytriton.passes.addresses import by_address
 from babytriton.passes.backends import Backend
@@ -54,6 +55,7 @@ from babytriton.passes.reshapes import kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.reversed_scans import scans_from_the_end
 from babytriton.passes.scheduling import schedule
+from babytriton.passes.step_numbers import told_as_numbers
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
@@ -151,12 +153,12 @@ def fuse(
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds, backend.little)
     rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
-    mod = recomputed(mod, rule_of, backend.cheap)
+    mod = told_as_numbers(recomputed(mod, rule_of, backend.cheap))
     mod = names.with_results(mod, returned)
     mod = without_duplicates(results_as_arguments(mod, results))
     mod = kernel_names.named(mod)
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
-    return updates.parts_in_place(mod, written)
+    return whole_rows.marked(updates.parts_in_place(mod, written))
 
 
 def fuse_and_schedule(

@@ -13,6 +13,7 @@ from babytriton.passes.bindings import CALL_TIR, elements, is_tensor, read_by
 from babytriton.passes.blocks import of_shape, plain_blocks
 from babytriton.passes.partial_writes import is_box
 from babytriton.passes.scheduling import is_scheduled
+from babytriton.passes.step_numbers import is_number
 
 _NEAREST = 4  # of the kernels before that read as little, so many are looked at
 _READERS = 16  # and of those that read the same tensor
@@ -154,7 +155,7 @@ def _blocks(mod: IRModule, unit: Unit, names: dict[ir.Var, tirx.Var]) -> tuple[s
     if not is_kernel(unit.bindings[0]):
         return ()
     func = mod[unit.kernel]
-    found = [] if is_scheduled(func) else plain_blocks(func)
+    found = [] if is_scheduled(func) or is_number(func) else plain_blocks(func)
     own: dict[tirx.Var, tirx.Var] = {}
     pairs = list(zip(func.params, [*unit.arguments, *unit.results]))
     pairs = [(param, var) for param, var in pairs if isinstance(var, relax.Var)]

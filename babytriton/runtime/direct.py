@@ -1,4 +1,4 @@
-"""Programs without branches, run without a virtual machine: allocate, launch, and so on.
+"""Programs run without a virtual machine: allocate, launch, and so on.
 
 A program becomes the source of a Python function, as torch.compile's generated code is one: small
 kernels take no longer than the lines that call them. The tensors are torch's from first to last.
@@ -6,6 +6,7 @@ kernels take no longer than the lines that call them. The tensors are torch's fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,9 +17,10 @@ from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.ops.fallback import TorchCall
-from babytriton.plan import Kind, Launch, OutsideCall, Plan
+from babytriton.plan import Block, Kind, Launch, Plan
 from babytriton.runtime.builtin import builtin
 from babytriton.runtime.interop import contiguous_results, on_device, packed
+from babytriton.runtime.step_lines import StepLines, indented, listed
 from babytriton.types import MemoryFormat
 
 _Allocate = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
@@ -33,7 +35,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 LARGE = 16 << 20
 """Bytes. Fresh memory of this size costs more than a kernel takes to fill it: the virtual machine,
-which keeps memory for its next call, serves a program that writes as much better."""
+which keeps memory for its next call, serves a program better that writes as much, or whose loops
+do in each step."""
 
 
 class DirectLauncher:
@@ -58,8 +61,11 @@ class DirectLauncher:
         formats: Mapping[int, MemoryFormat],
     ) -> None:
         self._program = program
-        self._formats = {program.results[n]: format for n, format in formats.items()}
-        self._device, self._is_on_gpu = device, device.type == "cuda"
+        written = {output.name for output in program.allocations}
+        self.laid = {n: each for n, each in formats.items() if program.results[n] in written}
+        """How results lie, by their numbers, where that is how they are allocated."""
+        self._formats = {program.results[n]: format for n, format in self.laid.items()}
+        self._device, self._is_on_gpu = device, _is_gpu(device)
         self._is_never_large = large is None
         self._of_any: dict[str, Any] = {}
         """The kernels, of whatever tensors tvm-ffi takes."""
@@ -67,13 +73,13 @@ class DirectLauncher:
             "allocate": _ALLOCATE[device.type],
             "large": large,
             "copy": _copy,
+            "copied": _copied,
             "report": _report,
         }
-        for step in program.steps:
-            if isinstance(step, Launch):
-                name, found = f"kernel_{step.kernel}", kernel(step.kernel)
-                self._of_any[name] = found
-                self._globals[name] = found if self._is_on_gpu else builtin(found, step.kinds)
+        for step in program.launches:
+            name, found = f"kernel_{step.kernel}", kernel(step.kernel)
+            self._of_any[name] = found
+            self._globals[name] = found if self._is_on_gpu else builtin(found, step.kinds)
         for output in program.allocations:
             self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
         for name, tensor in program.constants:
@@ -82,8 +88,10 @@ class DirectLauncher:
             name = program.parameters[number]
             self._globals[f"call_{name}"] = contiguous_results(call)
             self._globals[name] = packed(call)  # as a virtual machine takes it
+        for name, function in program.functions:
+            exec("\n".join(self._lines({}).function(name, function)), self._globals)
         lines, outputs = self.lines({})
-        self._run = self._defined(program.parameters, [*lines, f"return {_list(outputs)}"])
+        self._run = self._defined(program.parameters, [*lines, f"return {listed(outputs)}"])
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on parameters that it can read, in order, and return the outputs."""
@@ -99,11 +107,6 @@ class DirectLauncher:
         """Whether an output, by its number, is a parameter that kernels write to."""
         return self._program.results[result] in self._program.updated
 
-    @property
-    def is_of_known_sizes(self) -> bool:
-        """Whether no size is told by a call; then results lie as they are to."""
-        return not self._program.sizes
-
     @cached_property
     def by_address(self) -> frozenset[str]:
         """The parameters of which only kernels read, and these only what lies at their addresses.
@@ -111,11 +114,10 @@ class DirectLauncher:
         Where a tensor's memory holds what the program takes, the tensor itself will do for them.
         """
         program = self._program
-        if not self.is_of_known_sizes:
+        if program.sizes:
             return frozenset()  # shapes tell them
-        calls = [step for step in program.steps if isinstance(step, OutsideCall)]
-        others = {name for call in calls for name in call.arguments} | set(program.results)
-        return frozenset(program.parameters) - others
+        others = {name for step in program.all_steps for name in step.kept}
+        return frozenset(program.parameters) - others - set(program.results)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -136,8 +138,8 @@ class DirectLauncher:
         if self._is_never_large:
             return [*sizes, *_reported(steps)], results
         outputs = [f"output{i}" for i in range(len(results))]
-        of_large = f"{_list(outputs)} = large({_list(self.parameters)})"
-        here = _indented([*steps, f"{_list(outputs)} = {_list(results)}"])
+        of_large = f"{listed(outputs)} = large({listed(self.parameters)})"
+        here = indented([*steps, f"{listed(outputs)} = {listed(results)}"])
         either = [f"if {self._is_large}:", f"    {of_large}", "else:", *here]
         return [*sizes, *_reported(either)], outputs
 
@@ -196,52 +198,32 @@ class DirectLauncher:
     def _steps(
         self, places: Mapping[str, str], addresses: Mapping[str, str] | None
     ) -> Iterator[str]:
-        """Lines that run the steps, and let go of what none after them needs.
-
-        Args:
-            places: for some of what kernels write, the variable that has the memory for it.
-            addresses: for some tensors, a variable that holds where they lie; None if these are not
-                torch's.
-        """
+        """Lines that run the steps, and let go of what none after them needs."""
         program = self._program
-        written = {name for step in program.steps for name in step.written}
-        last = {name: n for n, step in enumerate(program.steps) for name in step.arguments}
-        last |= dict.fromkeys(program.results, len(program.steps))
-        for n, step in enumerate(program.steps):
-            if isinstance(step, Launch):
-                for output in step.outputs:
-                    if output.name in places:
-                        yield f"{output.name} = {places[output.name]}"
-                        continue
-                    shape, strides = _lying(output.shape, self._formats.get(output.name))
-                    given = f"{_tuple(shape)}, {_tuple(strides)}, dtype_{output.dtype.name}"
-                    yield f"{output.name} = allocate({given})"
-                arguments = [*step.arguments, *step.written]
-                if addresses is not None and self._is_on_gpu:
-                    arguments = _by_address(arguments, step.kinds, addresses)
-                yield f"kernel_{step.kernel}({', '.join(arguments)})"
-            else:
-                results = f"{_list(step.written)} = " if step.written else ""
-                yield f"{results}call_{step.function}({_list(step.arguments)})"
-            used = [name for name in (*step.arguments, *step.written) if name in written]
-            over = [name for name in dict.fromkeys(used) if last.get(name, n) == n]
-            if over:
-                yield f"del {', '.join(over)}"
+        lines = self._lines(places, addresses)
+        return lines.block(Block(program.steps, program.results))
+
+    def _lines(
+        self, places: Mapping[str, str], addresses: Mapping[str, str] | None = _NOTHING
+    ) -> StepLines:
+        """What writes lines."""
+        return StepLines(places, self._formats, addresses, self._is_on_gpu, self._kernel)
+
+    def _kernel(self, step: Launch, told: Sequence[int]) -> str:
+        """The name of a kernel that is given numbers for some of its tensors, by their places."""
+        name = f"kernel_{step.kernel}"
+        if self._is_on_gpu or not told:
+            return name
+        numbers = "_".join(map(str, told))
+        kinds = [Kind.INTEGER if n in told else kind for n, kind in enumerate(step.kinds)]
+        of_numbers = f"{name}_at_{numbers}"
+        if of_numbers not in self._globals:
+            self._globals[of_numbers] = builtin(self._of_any[name], kinds)
+        return of_numbers
 
 
-def _by_address(
-    given: Sequence[str], kinds: Sequence[Kind], addresses: Mapping[str, str]
-) -> list[str]:
-    """What a kernel of a GPU is given for tensors, of variables for these.
-
-    Those are addresses, where it knows all else: tvm-ffi hands over a number faster than a tensor.
-    From the last tensor it learns which GPU and stream it is on.
-    """
-    last = max(n for n, kind in enumerate(kinds) if kind in (Kind.ADDRESS, Kind.TENSOR))
-    return [
-        addresses.get(name, f"{name}.data_ptr()") if kind == Kind.ADDRESS and n < last else name
-        for n, (name, kind) in enumerate(zip(given, kinds))
-    ]
+def _is_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _reported(lines: Sequence[str]) -> list[str]:
@@ -250,7 +232,7 @@ def _reported(lines: Sequence[str]) -> list[str]:
         return []
     return [
         "try:",
-        *_indented(lines),
+        *indented(lines),
         "except Exception as error:",
         "    report(error)",
         "    raise",
@@ -263,34 +245,14 @@ def _report(error: Exception) -> None:
         raise errors.internal("running", error) from error
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
+def _copied(whole: torch.Tensor, address: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """A copy of the part of a tensor that begins at an address."""
+    begin = (address - whole.data_ptr()) // whole.element_size()
+    count = math.prod(shape)
+    flat = whole.detach().view(-1)
+    return flat[begin : begin + count].view(shape).clone()
 
 
 def _copy(place: Any, value: Any) -> None:
     target, source = (x if isinstance(x, torch.Tensor) else from_dlpack(x) for x in (place, value))
     target.copy_(source)
-
-
-def _strides(shape: Sequence[int | str]) -> list[str]:
-    """Of a contiguous tensor, in elements."""
-    sizes = [max(size, 1) if isinstance(size, int) else f"({size} or 1)" for size in shape]
-    return [" * ".join(map(str, sizes[i + 1 :])) or "1" for i in range(len(shape))]
-
-
-def _lying(
-    memory: Sequence[int | str], format: MemoryFormat | None
-) -> tuple[Sequence[int | str], list[str]]:
-    """The shape and the strides of a tensor, of the shape of what is in its memory."""
-    strides = _strides(memory)
-    if format is None:
-        return memory, strides
-    return [memory[n] for n in format.inverse], [strides[n] for n in format.inverse]
-
-
-def _tuple(items: Sequence[Any]) -> str:
-    return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
-
-
-def _list(items: Sequence[str]) -> str:
-    return f"[{', '.join(items)}]"

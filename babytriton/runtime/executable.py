@@ -162,6 +162,10 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
     )
     # Those that TVM has for GPUs would fuse kernels that are scheduled already.
     program = relax.get_pipeline("default")
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    if len(functions) > 1:
+        # Else it would make views of what is only read in another shape, which functions write to.
+        mod = relax.transform.ToNonDataflow()(mod)
 
     def code(*options: str) -> Any:
         device = tvm_target(target, (_SIDE_BY_SIDE, *options))

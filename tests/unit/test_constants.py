@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import babytriton as bt
-from babytriton.passes.straight_line import straight_line
+from babytriton.passes.steps import steps_of
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -90,7 +90,7 @@ def test_kernels_that_read_them_need_no_virtual_machine(fn: Any) -> None:
     x = torch.randn(4, 3)
     jitted = bt.jit("cpu")(fn)
     compiled = jitted.lower(x).compile()
-    plan = straight_line(compiled.scheduled.mod, compiled.executable.entry)
+    plan = steps_of(compiled.scheduled.mod, compiled.executable.entry)
     assert plan is not None
     assert plan.constants
     for _ in range(4):

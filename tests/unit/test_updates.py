@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import babytriton as bt
-from babytriton.passes.straight_line import straight_line
+from babytriton.passes.steps import steps_of
 from tests.conformance import gpu
 from tests.emulator import emulator
 
@@ -212,7 +212,7 @@ def same(
 
 def updated(compiled: bt.Compiled) -> int:
     """How many arguments kernels write to where they lie."""
-    plan = straight_line(compiled.scheduled.mod, compiled.executable.entry)
+    plan = steps_of(compiled.scheduled.mod, compiled.executable.entry)
     assert plan is not None
     return len(plan.updated)
 
