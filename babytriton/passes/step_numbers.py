@@ -246,6 +246,8 @@ def _of_numbers(
         analyzer.bind(axis.var, axis.dom, allow_override=True)
 
     def decided(condition: ir.Expr) -> bool | None:
+        if nodes(condition, ir.TensorLoad):
+            return None  # The simplifier takes floats for real numbers.
         found = analyzer.simplify(condition)
         return bool(found.value) if isinstance(found, tirx.IntImm) else None
 

@@ -31,9 +31,12 @@ from babytriton.plan import (
 )
 from babytriton.types import find_dtype
 
+_DEEPEST_BRANCHES, _DEEPEST_LOOPS = 60, 12
+"""Of what is nested: Python takes a hundred levels of indentation, and twenty of loops."""
+
 
 class NoSteps(Exception):
-    """A part of the program is something else than a step."""
+    """A part of the program is something else than a step, or is nested too deep."""
 
 
 def steps_of(mod: IRModule, entry: str) -> Plan | None:
@@ -83,6 +86,8 @@ class _Reader:
         self._numbers = count()
         self._constants: dict[Any, tuple[str, Any]] = {}
         self._functions: dict[str, Function | None] = {}
+        self._branches, self._loops = 0, 0
+        """How many the steps that are read stand in."""
         self._torchs: dict[str, tuple[str, ...]] = {}
         """The parameters of the program that functions call torch by."""
 
@@ -167,8 +172,12 @@ class _Reader:
         condition = value.cond
         of_tensor = is_tensor(condition)
         text = self._name(condition, scope)
+        self._branches += 1
+        if self._branches > _DEEPEST_BRANCHES:
+            raise NoSteps
         then = self._block(value.true_branch, scope.inner())
         orelse = self._block(value.false_branch, scope.inner())
+        self._branches -= 1
         written = tuple(self._new(scope) for _ in then.results)
         self._bind(variable, written, scope)
         return Branch(text, of_tensor, then, orelse, written)
@@ -290,7 +299,11 @@ class _Reader:
     def _body(self, call: ir.Call, scope: _Scope) -> Block:
         """One step of a loop."""
         steps: list[Step] = []
+        self._loops += 1
+        if self._loops > _DEEPEST_LOOPS:
+            raise NoSteps
         results = self._called(call, scope, steps)
+        self._loops -= 1
         return Block(tuple(steps), results)
 
     def _recursive(self, call: ir.Call, scope: _Scope) -> Call:

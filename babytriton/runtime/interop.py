@@ -112,7 +112,7 @@ def after_other_streams(
     """A virtual machine's function, which waits for what others do on other streams of its GPUs.
 
     Their memory knows no streams: what is free again may still be in use on the stream that it was
-    given to. torch's own allocator, which programs without branches have, needs no waiting.
+    given to. torch's own allocator, which other programs have, needs no waiting.
     """
 
     def ordered(*args: Any) -> Any:

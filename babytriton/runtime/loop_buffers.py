@@ -7,8 +7,8 @@ from collections import Counter
 
 from babytriton.plan import Allocation, Launch, Loop, all_of
 
-MOST = 1 << 20
-"""Bytes of a tensor, beyond which it takes no time to speak of to allocate one."""
+MOST, ALL = 1 << 20, 1 << 24
+"""Bytes of a tensor, beyond which it takes no time to speak of to allocate one; and of all."""
 
 
 def buffers_of(loop: Loop) -> list[tuple[Allocation, str | None]]:
@@ -38,18 +38,20 @@ def buffers_of(loop: Loop) -> list[tuple[Allocation, str | None]]:
         state = loop.written[loop.body.results.index(name)]
         return results[name] > 1 or kept[state] > 0 or results[state] > 0 or state in updated
 
-    return [
-        (output, other(output.name))
-        for step in loop.body.steps
-        if isinstance(step, Launch)
-        for output in step.outputs
-        if not kept[output.name] and _is_small(output)
-        if output.name not in results or not is_seen(output.name)
-    ]
+    found: list[tuple[Allocation, str | None]] = []
+    total = 0
+    for step in loop.body.steps:
+        for output in step.outputs if isinstance(step, Launch) else ():
+            if kept[output.name] or output.sizes:
+                continue
+            if output.name in results and is_seen(output.name):
+                continue
+            size = _bytes(output)
+            if size <= MOST and total + size <= ALL:
+                found.append((output, other(output.name)))
+                total += size
+    return found
 
 
-def _is_small(output: Allocation) -> bool:
-    if output.sizes:
-        return False
-    count = math.prod(size for size in output.shape if isinstance(size, int))
-    return count * output.dtype.torch.itemsize <= MOST
+def _bytes(output: Allocation) -> int:
+    return output.dtype.torch.itemsize * math.prod(map(int, output.shape))

@@ -16,12 +16,14 @@ class Rows:
 
     Attributes:
         rows: by the variables for copies of them, which there are none of.
+        bytes: how long each is; None where a call tells.
         begin: the number of the step before which each is to be told.
         needless: the numbers of the steps that copy.
         carried: those that steps of a loop leave to the next one, by its states.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
+    bytes: dict[str, int | None] = field(default_factory=dict)
     begin: dict[str, int] = field(default_factory=dict)
     needless: set[int] = field(default_factory=set)
     carried: dict[str, str] = field(default_factory=dict)
@@ -31,7 +33,9 @@ class Rows:
         return frozenset((*self.rows, *self.carried))
 
 
-def rows_of(block: Block, on_gpu: bool, loop: Loop | None = None) -> Rows:
+def rows_of(
+    block: Block, on_gpu: bool, loop: Loop | None = None, only: frozenset[str] = frozenset()
+) -> Rows:
     """The rows that a block's steps take where they lie.
 
     A copy of a row is needless where only kernels read it, which need no more of it than an
@@ -44,6 +48,7 @@ def rows_of(block: Block, on_gpu: bool, loop: Loop | None = None) -> Rows:
         block: of a program.
         on_gpu: whether it runs on one.
         loop: that it is the body of, if it is one.
+        only: what there is only an address of around it.
     """
     found = Rows()
     for number, step in enumerate(block.steps):
@@ -51,7 +56,7 @@ def rows_of(block: Block, on_gpu: bool, loop: Loop | None = None) -> Rows:
             continue
         if on_gpu and step.row.multiple % ALIGNMENT:
             continue
-        trying = _Trying(block, number, step, step.row, on_gpu, loop)
+        trying = _Trying(block, number, step, step.row, on_gpu, loop, only)
         if step.stored is None:
             trying.read(found)
         else:
@@ -70,6 +75,7 @@ class _Trying:
         row: which one.
         on_gpu: whether kernels run on one.
         loop: that the block is the body of, if it is one.
+        only: what there is only an address of around it.
     """
 
     block: Block
@@ -78,6 +84,7 @@ class _Trying:
     row: Row
     on_gpu: bool
     loop: Loop | None
+    only: frozenset[str]
 
     def read(self, found: Rows) -> None:
         """Add a row that is read, if it may be read where it lies."""
@@ -85,11 +92,14 @@ class _Trying:
             return
         (name,) = self.step.written
         readers = self._readers(name, self.number + 1)
-        if name in self.block.results or not self._take(name, readers, found):
+        if name in self.block.results or not self._take({name}, readers, found):
             return
-        if not any(_updates(step, self.row.of) for step in readers):
-            found.rows[name], found.begin[name] = self.row, self.number
-            found.needless.add(self.number)
+        if not self._is_of_tensor(name, found) or self._may_change(readers):
+            return
+        [output] = self.step.outputs
+        found.rows[name], found.begin[name] = self.row, self.number
+        found.bytes[name] = None if output.sizes else _bytes(output)
+        found.needless.add(self.number)
 
     def write(self, name: str, found: Rows) -> None:
         """Add what is copied to a row, if it may be written there at once."""
@@ -104,10 +114,12 @@ class _Trying:
             return
         readers = self._readers(name, made[0])
         others = [step for step in readers if step is not self.step]
-        if not self._take(name, others, found) or any(_updates(step, of) for step in others):
+        if not self._take({name}, others, found) or self._may_change(others):
             return
-        after = [found.rows[x] for x in found.rows if self._is_read_from(x, made[0])]
-        if not all(x.of != of or _are_apart(x, self.row, output) for x in after):
+        if not self._is_of_tensor(name, found):
+            return
+        after = [x for x in found.rows if self._is_read_from(x, made[0])]
+        if not all(self._is_apart(x, found, _bytes(output)) for x in after):
             return
         if name in self.block.results:
             state = self._carried(name, output, found)
@@ -115,7 +127,31 @@ class _Trying:
                 return
             found.carried[state] = name
         found.rows[name], found.begin[name] = self.row, made[0]
+        found.bytes[name] = _bytes(output)
         found.needless.add(self.number)
+
+    def _is_of_tensor(self, name: str, found: Rows) -> bool:
+        """Whether a row is one of a tensor, and no row is one of it: what such a row is read by
+        would be a reader of both."""
+        of = {row.of for row in found.rows.values()}
+        return self.row.of not in found.only() | self.only and name not in of
+
+    def _may_change(self, steps: Sequence[Step]) -> bool:
+        """Whether steps may write to the tensor that the row is of, also by another name of it."""
+        of = self.row.of
+        return any(_updates(step, of) or of in step.kept for step in steps)
+
+    def _is_apart(self, name: str, found: Rows, length: int) -> bool:
+        """Whether a row shares nothing with this one, which is so many bytes long."""
+        other = found.rows[name]
+        if other.of != self.row.of:
+            return True
+        if sorted(other.terms) != sorted(self.row.terms):
+            return False
+        (low, bytes), (high, _) = sorted(
+            [(other.constant, found.bytes[name]), (self.row.constant, length)], key=lambda x: x[0]
+        )
+        return bytes is not None and low + bytes <= high
 
     def _carried(self, name: str, output: Allocation, found: Rows) -> str | None:
         """The state of the loop that a row may be the next one of; None if it may not."""
@@ -128,7 +164,7 @@ class _Trying:
             if x == name
         )
         steps = list(all_of(self.block.steps))
-        if first is None or state in results or not self._take(state, steps, found):
+        if first is None or state in results or not self._take({state, name}, steps, found):
             return None
         if sum(_updates(step, self.row.of) for step in steps) > 1:
             return None
@@ -141,17 +177,20 @@ class _Trying:
         is_another = len(own) == 1 and abs(own[0]) >= _bytes(output)
         return state if is_fixed and is_another else None
 
-    def _take(self, name: str, steps: Sequence[Step], found: Rows) -> bool:
-        """Whether steps need no more of a tensor than where it lies."""
+    def _take(self, names: set[str], steps: Sequence[Step], found: Rows) -> bool:
+        """Whether steps need no more of tensors than where they lie."""
+        only = found.only() | self.only | names
         for step in steps:
-            if name in step.kept or (isinstance(step, Launch) and name in step.updated):
+            if step is self.step:
+                continue
+            if names & {*step.kept, *(step.updated if isinstance(step, Launch) else ())}:
                 return False
             if not isinstance(step, Launch):
                 continue
             given = (*step.arguments, *step.written)
-            if any(x == name and kind != Kind.ADDRESS for x, kind in zip(given, step.kinds)):
+            if any(x in names and kind != Kind.ADDRESS for x, kind in zip(given, step.kinds)):
                 return False
-            if self.on_gpu and name in given and telling(step, found.only() | {name}) is None:
+            if self.on_gpu and names & {*given} and telling(step, only) is None:
                 return False
         return True
 
@@ -185,12 +224,6 @@ def telling(step: Launch, only: frozenset[str]) -> int | None:
 
 def _updates(step: Step, name: str) -> bool:
     return isinstance(step, Launch) and name in step.updated
-
-
-def _are_apart(one: Row, other: Row, output: Allocation) -> bool:
-    """Whether two rows of one tensor, as long as what is written to one, share no element."""
-    distance = abs(one.constant - other.constant)
-    return sorted(one.terms) == sorted(other.terms) and distance >= _bytes(output)
 
 
 def _bytes(output: Allocation) -> int:

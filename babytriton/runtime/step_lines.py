@@ -85,7 +85,7 @@ class StepLines:
 
     def _rows(self, block: Block, loop: Loop | None = None) -> Rows:
         """The rows that a block's kernels take where they lie."""
-        return Rows() if self.addresses is None else rows_of(block, self.on_gpu, loop)
+        return Rows() if self.addresses is None else rows_of(block, self.on_gpu, loop, self.only)
 
     def _with_addresses(self, names: Sequence[str]) -> StepLines:
         """The same where of more tensors there is only an address."""
@@ -114,7 +114,9 @@ class StepLines:
         given = [*step.arguments, *step.written]
         told = [n for n, kind in enumerate(step.kinds) if self._is_told(given[n], kind)]
         if self.on_gpu and self.addresses is not None:
-            told = [n for n in told if n != telling(step, self.only)]
+            tells = telling(step, self.only)
+            assert tells is not None, "a GPU's kernel is given one tensor at least"
+            told = [n for n in told if n != tells]
         arguments = [self._address(x) if n in told else x for n, x in enumerate(given)]
         yield f"{self.kernel(step, told)}({', '.join(arguments)})"
 

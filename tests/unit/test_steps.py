@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import babytriton as bt
+from babytriton.passes import steps as steps_module
 from babytriton.plan import Branch, Call, Loop, Step
 from babytriton.runtime import direct
 from babytriton.runtime.direct import DirectLauncher
@@ -512,3 +513,97 @@ def test_the_way_back_for_any_number_of_steps() -> None:
         given = numbers(rows, 3, 5).requires_grad_(), numbers(5, 5).requires_grad_()
         expected = torch.autograd.grad(loss(*given), given)
         torch.testing.assert_close(torch.autograd.grad(compiled(*given), given), expected)
+
+
+def returning_early(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 5:
+        return x + 5
+    if x.sum() > 4:
+        return x * 4
+    if x.sum() > 3:
+        return x + 3
+    if x.sum() > 2:
+        return x * 2
+    return x - 1
+
+
+def test_what_is_nested_too_deep_for_python_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps_module, "_DEEPEST_BRANCHES", 3)
+    compiled = bt.jit("cpu")(returning_early)
+    for value in (6.0, 4.5, 3.5, 2.5, 0.0):
+        x = torch.tensor([value])
+        torch.testing.assert_close(compiled(x), returning_early(x))
+    assert not isinstance(launcher(compiled), DirectLauncher)
+
+
+def an_inner_loop_writes(xs: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> Any:
+    out = xs * 0.5
+    for i in range(35):
+        before, x = out[i] @ w, xs[i] * 0.1
+        for t in range(36):
+            out[t] = torch.tanh(out[t] @ w + x)
+        h = torch.tanh(before + h + out.sum(0))
+    return out, h
+
+
+def of_what_a_loop_hands_on(xs: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> Any:
+    for i in range(35):
+        y = xs * 0.5 + h
+        row, x = y[i], xs[i]
+        for _ in range(35):
+            y = torch.tanh(y + row @ w + x @ w)
+        h = h * 0.5 + y.mean(0)
+    return h
+
+
+def of_two_lengths(xs: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> Any:
+    out = torch.zeros(40, 2, *xs.shape[1:], dtype=xs.dtype) + h
+    for t in range(40):
+        both = out[t]
+        h = torch.tanh(h @ w + xs[t])
+        products = both @ h.mT * 0.01
+        out[t, t - t + 1] = h
+        h = h + torch.tanh((products @ h).sum(0) @ w)
+    return out, h
+
+
+def of_a_row(xs: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> Any:
+    out = torch.zeros(40, 2, *xs.shape[1:], dtype=xs.dtype)
+    k = torch.stack([h, h * 2])
+    for t in range(40):
+        y = torch.tanh(k @ w + xs[t])
+        out[t] = y
+        p = y[t - t + 1] @ w
+        out[t] = torch.sin(k) * 0.5
+        k = k * 0.5 + p * 0.1 + torch.tanh(out.sum(0)) * 0.1
+    return out, k
+
+
+def of_nothing_else(xs: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> Any:
+    out = torch.zeros_like(xs)
+    for t in range(40):
+        h = torch.softmax(h, 1)
+        out[t] = h
+    return out, h
+
+
+@pytest.mark.parametrize("as_on_gpu", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        an_inner_loop_writes,
+        of_what_a_loop_hands_on,
+        of_two_lengths,
+        of_a_row,
+        of_nothing_else,
+    ],
+)
+def test_rows_that_may_not_be_taken_where_they_lie(
+    fn: Callable[..., Any], as_on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's kernel is given one tensor at least: the lines make sure of that."""
+    monkeypatch.setattr(direct, "_is_gpu", lambda device: as_on_gpu)
+    xs, h, w = numbers(40, 16, 128), numbers(16, 128), numbers(128, 128) * 0.05
+    torch.testing.assert_close(bt.jit("cpu")(fn)(xs, h, w), fn(xs, h, w))
