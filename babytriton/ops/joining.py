@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from babytriton.ops.gradients import joining as gradients
 from babytriton.ops.refusals import Unsupported
@@ -19,6 +19,26 @@ from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 
 T = torch.Tensor
+
+
+def by_halves(
+    values: Sequence[ir.Expr], is_before: Callable[[int, int], ir.Expr], first: int = 0
+) -> ir.Expr:
+    """One of several values; seven conditions lead to each of a hundred.
+
+    Args:
+        values: to choose from.
+        is_before: of the numbers of two values, whether the one to choose comes before the second,
+            if it does not come before the first.
+        first: the number of the first value.
+    """
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    one = by_halves(values[:half], is_before, first)
+    other = by_halves(values[half:], is_before, first + half)
+    # Not Select, as there may be nothing to read of a value that is not chosen.
+    return tirx.if_then_else(is_before(first, first + half), one, other)
 
 
 def _cat(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
@@ -33,11 +53,7 @@ def _cat(site: Site, tensors: Sequence[Value], dim: int = 0) -> Any:
             part(*index[:dim], index[dim] - start, *index[dim + 1 :])
             for part, start in zip(parts, starts)
         ]
-        found = read.pop()
-        for element, end in reversed(list(zip(read, starts[1:]))):
-            # Not Select, as outside of a part there is nothing to read.
-            found = tirx.if_then_else(index[dim] < end, element, found)
-        return found
+        return by_halves(read, lambda _, part: index[dim] < starts[part])
 
     inputs = [site.expr(x, site.dtype) for x in tensors]
     return site.gather("concatenate", site.shape, body, *inputs)

@@ -56,14 +56,14 @@ def in_order_of_calls(mod: IRModule) -> dict[str, tirx.PrimFunc]:
     }
 
 
-def parts_of(block: relax.BindingBlock, whole: relax.Var) -> dict[int, relax.Var]:
-    """The parts that are taken out of a tuple, by their places."""
-    return {
-        binding.value.index: binding.var
-        for binding in block.bindings
-        if isinstance(getattr(binding, "value", None), relax.TupleGetItem)
-        and binding.value.tuple_value.same_as(whole)
-    }
+def parts_in(block: relax.BindingBlock) -> dict[relax.Var, dict[int, relax.Var]]:
+    """The parts that are taken out of tuples, by their places."""
+    found: dict[relax.Var, dict[int, relax.Var]] = {}
+    for binding in block.bindings:
+        value = getattr(binding, "value", None)
+        if isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var):
+            found.setdefault(value.tuple_value, {})[value.index] = binding.var
+    return found
 
 
 def add_kernel(

@@ -1,30 +1,69 @@
-"""What rules see of a kernel once they have put cheap values in the place of what reads them."""
+"""Cheap values in the place of what reads them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from babytriton.ops.primfunc import nodes
-from babytriton.passes.blocks import element
+from babytriton.ops.primfunc import nodes, with_fields
+from babytriton.passes.blocks import element, only_block, plain_blocks
 from babytriton.passes.rows import stores_points
 
 _MOST = 8  # nodes of an expression that is put elsewhere, such as a part, or its opposite
+
+_MANY = 32  # blocks of a kernel, beyond which a schedule takes long to inline one after the other
+
+
+def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel of many blocks without those that any rule inlines, all of them at once.
+
+    These are the values, without calls, that one other value reads, and that once. A schedule goes
+    over the whole kernel for each of them.
+    """
+    blocks = plain_blocks(func)
+    if len(blocks) <= _MANY or any(only_block(part) is None for part in func.body.block.body.seq):
+        return func
+    counts = Counter(load.source for block in blocks for load in nodes(block.body, ir.TensorLoad))
+    readers = {region.source: block for block in blocks for region in block.reads}
+    root = func.body.block
+    own = set(root.alloc_buffers)
+    values: dict[tirx.Var, s_tir.SBlock] = {}
+    kept: list[tirx.Stmt] = []
+    for part in root.body.seq:
+        block = only_block(part)
+        made = _computing(block, values)
+        if stores_points(made) and not nodes(made.body.value, ir.Call):
+            buffer = made.body.buffer
+            if buffer in own and counts[buffer] == 1 and stores_points(readers[buffer]):
+                values[buffer] = made
+                continue
+        if block is not made:
+            part = tvm_ffi.structural_map(part, (s_tir.SBlock, lambda _, made=made: made))
+        kept.append(part)
+    if not values:
+        return func
+    body = kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+    left = [buffer for buffer in root.alloc_buffers if buffer not in values]
+    block = with_fields(root, body=body, alloc_buffers=left)
+    whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block, func.body.span)
+    return tirx.PrimFunc(func.params, whole, func.ret_type, func.attrs, func.span)
 
 
 def inlined(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:
     """The blocks, in order, without those whose cheap values others compute where they read them.
 
-    What else becomes of these values is not looked at: a rule that is given the kernel does that.
+    That is what rules see of a kernel. What else becomes of these values is not looked at: a rule
+    that is given the kernel does that.
     """
     values: dict[tirx.Var, s_tir.SBlock] = {}
     found: list[s_tir.SBlock] = []
+    last_read = {region.source: n for n, block in enumerate(blocks) for region in block.reads}
     for number, block in enumerate(blocks):
         block = _computing(block, values)
-        read = {region.source for other in blocks[number + 1 :] for region in other.reads}
-        if _is_cheap(block) and block.body.buffer in read:
+        if _is_cheap(block) and last_read.get(block.body.buffer, 0) > number:
             values[block.body.buffer] = block
         else:
             found.append(block)
@@ -61,6 +100,4 @@ def _computing(block: s_tir.SBlock, values: dict[tirx.Var, s_tir.SBlock]) -> s_t
 
     body = tvm_ffi.structural_map(block.body, (ir.TensorLoad, computed))
     reads = [element(load.source, load.indices) for load in nodes(body, ir.TensorLoad)]
-    return s_tir.SBlock(
-        block.iter_vars, reads, block.writes, block.name_hint, body, block.init, span=block.span
-    )
+    return with_fields(block, reads=reads, body=body)

@@ -14,7 +14,7 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.fallback import TORCH_CALL
 from babytriton.ops.primfunc import is_users
 from babytriton.passes.ascii_names import ascii_of, free, in_ascii, variable_name
-from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, parts_of
+from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, parts_in
 from babytriton.passes.launch_names import END, of_launch
 from babytriton.passes.names import RESULTS, has_name, is_given, returned, users_name, with_vars
 
@@ -146,12 +146,13 @@ def _uses(mod: IRModule) -> Iterator[tuple[ir.GlobalVar, _Use]]:
 def _kernels(func: relax.Function) -> Iterator[tuple[relax.Call, list[relax.Var | None]]]:
     """The calls of kernels, and what each tensor that these write is bound to, if it is read."""
     for block in getattr(func.body, "blocks", ()):
+        parts_of = parts_in(block)
         for binding in block.bindings:
             call: Any = getattr(binding, "value", None)
             if isinstance(call, relax.Call) and call.op == CALL_TIR:
                 written: list[relax.Var | None] = [binding.var]
                 if not isinstance(call.ty, relax.TensorType):
-                    parts = parts_of(block, binding.var)
+                    parts = parts_of.get(binding.var, {})
                     written = [parts.get(n) for n in range(len(call.ty.fields))]
                 yield call, written
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from tvm import s_tir, tirx
@@ -15,7 +15,7 @@ from babytriton.passes.fits import Fits
 from babytriton.passes.fusion import Kind
 from babytriton.passes.inlining import inlined
 from babytriton.passes.partial_writes import ends_in_box
-from babytriton.passes.reshapes import without_reshapes
+from babytriton.passes.reshapes import Reshapes
 from babytriton.passes.rows import (
     are_of_rows,
     is_on_columns,
@@ -76,7 +76,11 @@ class _Work:
 
     def __init__(self, small: int) -> None:
         self._small = small
-        self._shaped = cache(without_reshapes)  # Of the same blocks all methods are asked.
+        self._reshapes = Reshapes()
+        self._shaped = cache(self._without_reshapes)  # Of the same blocks all methods are asked.
+
+    def _without_reshapes(self, blocks: _Blocks) -> Sequence[s_tir.SBlock]:
+        return self._reshapes.without(blocks)[0]
 
     def is_on_rows(self, blocks: _Blocks) -> bool:
         """Whether they go along rows one after the other."""

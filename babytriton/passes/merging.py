@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import tvm_ffi
@@ -26,17 +27,18 @@ def with_groups(
     made: dict[int, ir.GlobalVar] = {}  # by the first member of the group
     covered: dict[ir.GlobalVar, list[str]] = {}
     bindings: list[relax.Binding] = []
+    reads = [{var for binding in unit.bindings for var in read_by(binding)} for unit in units]
+    readers = Counter(var for read in reads for var in read)
     for part in _order(units, groups):
         inside = [binding for n in part for binding in units[n].bindings]
         if len(part) == 1:
             bindings += inside
             continue
-        outside = [b for n, unit in enumerate(units) if n not in part for b in unit.bindings]
-        read = {var for binding in outside for var in read_by(binding)}
+        of_part = Counter(var for n in part for var in reads[n])
         results = [
-            binding.var
-            for binding in inside
-            if binding.var in read or not isinstance(binding.var, relax.DataflowVar)
+            var
+            for var in (binding.var for binding in inside)
+            if readers[var] > of_part[var] or not isinstance(var, relax.DataflowVar)
         ]
         bound = {binding.var for binding in inside}
         arguments = [

@@ -16,7 +16,7 @@ from tvm import IRModule, ir, relax, s_tir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR, add_kernel
 from babytriton.passes.blocks import element, in_loops, of_shape, plain_blocks, same_extents
-from babytriton.passes.reshapes import without_reshapes
+from babytriton.passes.reshapes import Reshapes
 from babytriton.passes.rows import (
     is_reduction,
     shared_columns,
@@ -257,7 +257,7 @@ def _is_at_every_point(load: ir.TensorLoad, block: s_tir.SBlock, whole: s_tir.SB
 def _shared_axes(kernel: tirx.PrimFunc, results: Sequence[tirx.Var]) -> list[int]:
     """Which axes of what a kernel computes row by row are the rows; none of what it does not."""
     (result,) = results
-    blocks = with_rows_first(without_reshapes(plain_blocks(kernel)))
+    blocks = with_rows_first(Reshapes().without(plain_blocks(kernel))[0])
     rows = (shared_rows(blocks) or shared_columns(blocks)) if blocks else None
     last = next((block for block in blocks if _stores(block, result)), None)
     if not rows or last is None:

@@ -21,6 +21,7 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import about, add_kernel, elements, read_by, with_arguments
 from babytriton.passes.blocks import of_results, parameters, plain_blocks, uses
+from babytriton.passes.intrinsics import function_name
 from babytriton.passes.merging import with_groups
 from babytriton.passes.partial_writes import is_box, is_copy_of
 from babytriton.passes.reshapes import is_reshape
@@ -29,9 +30,9 @@ from babytriton.passes.units import Unit, blocks_of, functions, is_kernel, units
 
 _FUNCTION = 64  # nodes of expressions that take as long as a function of math, about
 
-_BRANCH = "tirx.if_then_else"
+_BRANCH = "if_then_else"
 
-_EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
+_EXTERN = ("call_extern", "call_pure_extern")
 
 
 def recomputed(
@@ -340,7 +341,7 @@ def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
     blocks = plain_blocks(func)
     if not all(map(stores_points, blocks)):
         return False
-    calls = Counter(str(call.op.name) for block in blocks for call in nodes(block.body, ir.Call))
+    calls = Counter(function_name(call) for block in blocks for call in nodes(block.body, ir.Call))
     branches = calls.pop(_BRANCH, 0)
     effort = sum(len(nodes(block.body.value, ir.Expr)) for block in blocks) + branches
     return (
@@ -386,7 +387,7 @@ def _loaded(expr: ir.Expr, extents: dict[tirx.Var, int]) -> Counter[tirx.Var]:
     if isinstance(expr, ir.TensorLoad):
         used = {var for index in expr.indices for var in nodes(index, ir.Var)} & set(extents)
         return Counter({expr.source: math.prod(extents[var] for var in used)})
-    if isinstance(expr, ir.Call) and str(expr.op.name) == _BRANCH:
+    if isinstance(expr, ir.Call) and function_name(expr) == _BRANCH:
         _, *branches = expr.args
         one, other = (_loaded(branch, extents) for branch in branches)
         return one | other

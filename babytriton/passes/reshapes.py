@@ -10,7 +10,8 @@ addresses, and for the outermost size, the only one here that may be symbolic.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import tvm_ffi
@@ -51,7 +52,7 @@ def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
     known = [block for block in blocks if block is not None]
     if len(known) < len(blocks) or not any(map(is_reshape, known)):
         return func
-    found, renamed = _without_reshapes(known)
+    found, renamed = Reshapes().without(known)
     if not renamed:
         return func
     made = [
@@ -125,39 +126,44 @@ def _differ(left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> bool:
     return len(left) != len(right) or any(None not in (n, m) and n != m for n, m in pairs)
 
 
-def without_reshapes(blocks: _Blocks) -> _Blocks:
-    """The blocks, in the order they run, of a kernel like :func:`folded`."""
-    return _without_reshapes(blocks)[0]
+class Reshapes:
+    """Blocks without reshapes. What it finds out of a block that many kernels have, it keeps."""
 
+    def __init__(self) -> None:
+        self.copies = cache(is_reshape)
+        """Whether a block does."""
+        self.touched = cache(_touched)
+        """What it reads or writes."""
 
-def _without_reshapes(blocks: _Blocks) -> tuple[_Blocks, dict[tirx.Var, tirx.Var]]:
-    """The blocks, and the buffers that have become others."""
-    if all(map(_is_pointwise, blocks)):
-        return blocks, {}  # any shape will do for them, and their own has the plainest indices
-    renamed: dict[tirx.Var, tirx.Var] = {}
-    refused: set[tuple[tirx.Var, _Shape]] = set()
-    while True:
-        change = next((x for x in _changes(blocks) if x not in refused), None)
-        if change is None:
-            return blocks, renamed
-        found = _Change(blocks, *change).made()
-        if found is None:
-            refused.add(change)
-            continue
-        blocks, made = found
-        renamed = {old: made.get(new, new) for old, new in renamed.items()} | made
+    def without(self, blocks: _Blocks) -> tuple[_Blocks, dict[tirx.Var, tirx.Var]]:
+        """Blocks, in the order they run, as those of a kernel that is :func:`folded`.
 
+        Returns:
+            The blocks, and the buffers that have become others.
+        """
+        if all(map(_is_pointwise, blocks)):
+            return blocks, {}  # any shape will do for them, and their own has the plainest indices
+        renamed: dict[tirx.Var, tirx.Var] = {}
+        refused: set[tuple[tirx.Var, _Shape]] = set()
+        while True:
+            change = next((x for x in self._changes(blocks) if x not in refused), None)
+            if change is None:
+                return blocks, renamed
+            found = _Change(blocks, *change, self).made()
+            if found is None:
+                refused.add(change)
+                continue
+            blocks, made = found
+            renamed = {old: made.get(new, new) for old, new in renamed.items()} | made
 
-def _changes(blocks: _Blocks) -> list[tuple[tirx.Var, _Shape]]:
-    """Buffers, and shapes that would make copies of reshapes; what follows these goes first."""
-    found: list[tuple[tirx.Var, _Shape]] = []
-    for block in filter(is_reshape, blocks):
-        source, result = _load(block).source, block.body.buffer
-        for buffer, other in ((result, source), (source, result)):
-            shape = _shape(other)
-            if shape is not None:
-                found.append((buffer, shape))
-    return found
+    def _changes(self, blocks: _Blocks) -> Iterator[tuple[tirx.Var, _Shape]]:
+        """Buffers, and shapes that would make copies of reshapes; what follows goes first."""
+        for block in filter(self.copies, blocks):
+            source, result = _load(block).source, block.body.buffer
+            for buffer, other in ((result, source), (source, result)):
+                shape = _shape(other)
+                if shape is not None:
+                    yield buffer, shape
 
 
 class _Change:
@@ -167,17 +173,19 @@ class _Change:
         blocks: of the kernel.
         buffer: the one to begin with.
         shape: to have.
+        known: of the blocks.
     """
 
-    def __init__(self, blocks: _Blocks, buffer: tirx.Var, shape: _Shape) -> None:
+    def __init__(self, blocks: _Blocks, buffer: tirx.Var, shape: _Shape, known: Reshapes) -> None:
         self._blocks, self._before, self._after = blocks, _shape(buffer), shape
+        self._known = known
         self._buffers = [buffer]
 
     def made(self) -> tuple[_Blocks, dict[tirx.Var, tirx.Var]] | None:
         """The blocks, and the new buffers by the old ones; None where a block works otherwise."""
         for buffer in self._buffers:  # to which is added on the way
             for block in self._blocks:
-                if _reads_or_writes(block, buffer) and not self._goes_along(block):
+                if buffer in self._known.touched(block) and not self._goes_along(block):
                     return None
         self._new = {
             x: ir.Var(x.name, of_shape(x.ty, [_size(n) for n in self._after]))
@@ -187,7 +195,7 @@ class _Change:
 
     def _goes_along(self, block: s_tir.SBlock) -> bool:
         """Whether a block can do with the shape; what this depends on is to have it, too."""
-        if is_reshape(block):
+        if self._known.copies(block):
             return True
         if not _is_pointwise(block) or _extents(block) != self._before:
             return False
@@ -203,7 +211,7 @@ class _Change:
             self._buffers.append(buffer)
 
     def _changed(self, block: s_tir.SBlock) -> s_tir.SBlock:
-        if not any(_reads_or_writes(block, buffer) for buffer in self._buffers):
+        if self._known.touched(block).isdisjoint(self._buffers):
             return block
         store = block.body
         target = self._new.get(store.buffer, store.buffer)
@@ -211,7 +219,7 @@ class _Change:
         assert shape is not None
         axes = _axes(block, shape)
         point = [axis.var for axis in axes]
-        if is_reshape(block):
+        if self._known.copies(block):
             source = _load(block).source
             source = self._new.get(source, source)
             given = _shape(source)
@@ -276,8 +284,8 @@ def _is_point(indices: Sequence[ir.Expr], block: s_tir.SBlock) -> bool:
     )
 
 
-def _reads_or_writes(block: s_tir.SBlock, buffer: tirx.Var) -> bool:
-    return any(region.source.same_as(buffer) for region in (*block.reads, *block.writes))
+def _touched(block: s_tir.SBlock) -> frozenset[tirx.Var]:
+    return frozenset(region.source for region in (*block.reads, *block.writes))
 
 
 def _load(block: s_tir.SBlock) -> ir.TensorLoad:

@@ -14,6 +14,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.ops.primfunc import with_fields
+from babytriton.passes.inlining import with_few_blocks
 
 logger = logging.getLogger("babytriton")
 
@@ -52,7 +53,7 @@ def first_fit(
     func: tirx.PrimFunc, name: str, rules: tuple[ScheduleRule, ...], target: Target
 ) -> tirx.PrimFunc | None:
     """`func` as the first fitting rule schedules it, or None."""
-    func = with_one_root(func)
+    func = with_few_blocks(with_one_root(func))
     for rule in rules:
         rule_name = type(rule).__name__
         try:

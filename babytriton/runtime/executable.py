@@ -152,9 +152,6 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
         opt_level=3,
         disabled_pass=disabled,
         config={
-            # The guard of a call has checked shapes and dtypes; asking again in every kernel makes
-            # much of the code to compile.
-            "tirx.disable_assert": True,
             # A value in the place of another would have that one's name, and where threads share
             # the place, they would wait for those that read the other.
             "tirx.disable_storage_rewrite": target.kind != "cpu",

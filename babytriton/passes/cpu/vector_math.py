@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import codegen
+from tvm_ffi import StructuralKey
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.cpu.formulas import FORMULAS, SMALL
@@ -114,13 +115,17 @@ def _expand_formulas(mod: IRModule) -> IRModule:
 def _expanded(store: tirx.BufferStore, has_scaling: bool) -> tirx.Stmt:
     """The store, after the steps of the formulas in its value."""
     statements: list[tirx.Stmt] = []
+    computed: dict[StructuralKey, ir.Expr] = {}
 
     def expand(call: ir.Call) -> ir.Expr:
         name = _name(call)
         if name is None:
             return call
-        steps = Steps(dtype_of(call).removeprefix("float32"), statements, has_scaling)
-        return _formula(name)(steps, *call.args[1:])
+        key = StructuralKey(call)
+        if key not in computed:
+            steps = Steps(dtype_of(call).removeprefix("float32"), statements, has_scaling)
+            computed[key] = _formula(name)(steps, *call.args[1:])
+        return computed[key]
 
     if nodes(store.value, tirx.Let):  # whose names mean nothing outside
         return store
@@ -128,7 +133,7 @@ def _expanded(store: tirx.BufferStore, has_scaling: bool) -> tirx.Stmt:
     safe = _safe_places(store)
 
     def in_guard(call: ir.Call) -> ir.Expr:
-        return call if _runs_safely(call, safe) else _by_library(call)
+        return _by_library(call) if _name(call) and not _runs_safely(call, safe) else call
 
     def outside(call: ir.Call) -> ir.Expr:
         is_guard = function_name(call) == "if_then_else"
