@@ -20,6 +20,7 @@ from babytriton.passes.rows import (
     are_of_rows,
     is_on_columns,
     is_on_points,
+    is_reduction,
     row_work,
     shared_columns,
     with_rows_first,
@@ -43,24 +44,31 @@ def kinds_of(backend: Backend, fits: Fits) -> tuple[Kind, ...]:
         return fits.rule_of(kernel, (rule,)) is not None
 
     def kind(
-        is_one: Callable[[_Blocks], bool], rule: ScheduleRule | None, beside: bool = False
+        is_one: Callable[[_Blocks], bool],
+        rule: ScheduleRule | None,
+        *,
+        beside: bool = False,
+        reduces: bool = False,
     ) -> tuple[Kind, ...]:
         known = cache(is_one)
 
         def are_of_kind(blocks: _Blocks) -> bool:
+            if reduces and not any(map(is_reduction, blocks)):
+                return False
             return known(alike.first(blocks, blocks))
 
         return () if rule is None else (Kind(are_of_kind, partial(accepts, rule), beside),)
 
+    of_both = backend.rows_and_columns
     return (
         *kind(ends_in_box, backend.points),
-        *kind(work.is_down_columns, backend.short_columns),
-        *kind(work.is_on_rows, backend.rows),
-        *kind(work.is_beside_on_rows, backend.together, True),
+        *kind(work.is_down_columns, backend.short_columns, reduces=True),
+        *kind(work.is_on_rows, backend.rows, reduces=True),
+        *kind(work.is_beside_on_rows, backend.together, beside=True, reduces=True),
         *kind(work.is_around_scan, backend.scans),
-        *kind(work.is_on_points, backend.points, True),
-        *kind(work.is_on_rows_and_columns, backend.rows_and_columns, True),
-        *kind(work.is_on_columns, backend.columns, True),
+        *kind(work.is_on_points, backend.points, beside=True),
+        *kind(work.is_on_rows_and_columns, of_both, beside=True, reduces=True),
+        *kind(work.is_on_columns, backend.columns, beside=True, reduces=True),
     )
 
 

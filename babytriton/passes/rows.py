@@ -7,7 +7,7 @@ So all of a row's work can stand in one loop over the rows, where it finds its v
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
@@ -171,9 +171,9 @@ def row_work(blocks: Sequence[s_tir.SBlock], small: int = 0) -> RowWork | None:
         return None
     rows = spatial(max(reductions, key=lambda block: iterations(block) or math.inf))
     on_rows = set(along_rows(blocks, rows))
-    needed = set(on_rows)
+    needed, reads = set(on_rows), _reading(blocks)
     for number in reversed(range(len(blocks))):
-        if number not in needed and any(_reads(blocks[n], blocks[number]) for n in needed):
+        if number not in needed and any(reads(n, number) for n in needed):
             needed.add(number)
     before, after = needed - on_rows, set(range(len(blocks))) - needed
     fits = (
@@ -194,12 +194,13 @@ def along_rows(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[int]:
     rows are done.
     """
     found = [n for n, block in enumerate(blocks) if same_extents(spatial(block)[: len(rows)], rows)]
-    own = of_elements([blocks[n] for n in found], rows)
+    own = set(of_elements([blocks[n] for n in found], rows))
+    reads = _reading(blocks)
     for number in reversed(found):
         block = blocks[number]
         if block in own:
             continue
-        readers = [n for n, other in enumerate(blocks) if n != number and _reads(other, block)]
+        readers = [n for n in range(len(blocks)) if n != number and reads(n, number)]
         beside = [blocks[n] for n in readers if n in found]
         is_late = bool(readers) and not beside
         if is_late or any(_reads_elsewhere(other, block, len(rows)) for other in beside):
@@ -217,12 +218,13 @@ def of_elements(blocks: Sequence[s_tir.SBlock], rows: Extents) -> list[s_tir.SBl
     are_long = max(lengths, default=0) >= LINE // 2 or not all(
         isinstance(n, int) for block in blocks for n in reduced(block)
     )
-    found: list[s_tir.SBlock] = []
-    for block in blocks:
+    found: list[int] = []
+    reads = _reading(blocks)
+    for number, block in enumerate(blocks):
         is_point = stores_points(block) and len(spatial(block)) == len(rows)
-        if not is_point or (are_long and any(_reads(block, other) for other in found)):
-            found.append(block)
-    return found
+        if not is_point or (are_long and any(reads(number, other) for other in found)):
+            found.append(number)
+    return [blocks[n] for n in found]
 
 
 def _reads_elsewhere(block: s_tir.SBlock, other: s_tir.SBlock, axes: int) -> bool:
@@ -258,10 +260,12 @@ def is_on_points(blocks: Sequence[s_tir.SBlock]) -> bool:
 
     Some may compute single numbers before.
     """
-    numbers = [block for block in blocks if stores_points(block) and not spatial(block)]
-    blocks = [block for block in blocks if block not in numbers]
-    if not blocks or any(_reads(number, block) for number in numbers for block in blocks):
+    numbers = {n for n, block in enumerate(blocks) if stores_points(block) and not spatial(block)}
+    others = [n for n in range(len(blocks)) if n not in numbers]
+    reads = _reading(blocks)
+    if not others or any(reads(number, n) for number in numbers for n in others):
         return False
+    blocks = [blocks[n] for n in others]
     points = spatial(blocks[0])
     return (
         all(stores_points(block) and same_extents(spatial(block), points) for block in blocks)
@@ -357,13 +361,11 @@ def reduced(block: s_tir.SBlock) -> Extents:
     return [extent for extent in map(_extent, axes) if not is_one(extent)]
 
 
-def _reads(block: s_tir.SBlock, other: s_tir.SBlock) -> bool:
-    """Whether the block reads what the other writes."""
-    return any(
-        load.source.same_as(region.source)
-        for load in nodes(block.body, ir.TensorLoad)
-        for region in other.writes
-    )
+def _reading(blocks: Sequence[s_tir.SBlock]) -> Callable[[int, int], bool]:
+    """Whether one of some blocks reads what another one writes, by their numbers."""
+    loaded = [{load.source for load in nodes(block.body, ir.TensorLoad)} for block in blocks]
+    stored = [{region.source for region in block.writes} for block in blocks]
+    return lambda number, other: not loaded[number].isdisjoint(stored[other])
 
 
 def iterations(block: s_tir.SBlock) -> int | None:
