@@ -28,9 +28,7 @@ from babytriton.passes.reshapes import is_reshape
 from babytriton.passes.rows import spatial_axes, stores_points, without_unit_axes
 from babytriton.passes.units import Unit, blocks_of, functions, is_kernel, units_of
 
-_FUNCTION = 64  # nodes of expressions that take as long as a function of math, about
-
-_BRANCH = "if_then_else"
+_FUNCTION = 64  # nodes of expressions that take as long as a function of math, or a branch, about
 
 _EXTERN = ("call_extern", "call_pure_extern")
 
@@ -342,8 +340,7 @@ def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
     if not all(map(stores_points, blocks)):
         return False
     calls = Counter(function_name(call) for block in blocks for call in nodes(block.body, ir.Call))
-    branches = calls.pop(_BRANCH, 0)
-    effort = sum(len(nodes(block.body.value, ir.Expr)) for block in blocks) + branches
+    effort = sum(len(nodes(block.body.value, ir.Expr)) for block in blocks)
     return (
         not any(name in calls for name in _EXTERN)
         and effort + _FUNCTION * calls.total() <= cheap
@@ -387,7 +384,7 @@ def _loaded(expr: ir.Expr, extents: dict[tirx.Var, int]) -> Counter[tirx.Var]:
     if isinstance(expr, ir.TensorLoad):
         used = {var for index in expr.indices for var in nodes(index, ir.Var)} & set(extents)
         return Counter({expr.source: math.prod(extents[var] for var in used)})
-    if isinstance(expr, ir.Call) and function_name(expr) == _BRANCH:
+    if isinstance(expr, ir.Call) and function_name(expr) == "if_then_else":
         _, *branches = expr.args
         one, other = (_loaded(branch, extents) for branch in branches)
         return one | other

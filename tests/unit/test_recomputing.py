@@ -216,6 +216,19 @@ def test_arithmetic_is_computed_twice_on_the_cpu_as_well() -> None:
     assert x.shape not in passed(fn.lower(x).compile())
 
 
+def joined(x, y):
+    z = torch.stack((x, y), 1)
+    return z.softmax(-1), z.sum(0)
+
+
+def test_conditions_are_asked_once_on_the_cpu() -> None:
+    x, y = drawn(512, 1024), drawn(512, 1024)
+    fn = bt.jit("cpu")(joined)
+    for ours, theirs in zip(fn(x, y), joined(x.double(), y.double())):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-4)
+    assert passed(fn.lower(x, y).compile()) == [(512, 2, 1024)]
+
+
 @needs_gpu
 @pytest.mark.parametrize(
     ("fn", "shapes"),

@@ -213,6 +213,24 @@ def test_small_and_large_arguments_side_by_side(fn: Any) -> None:
     check(compiled(x), fn(x.double()), 4)
 
 
+def sines(x: torch.Tensor, times: int) -> torch.Tensor:
+    for _ in range(times):
+        x = torch.sin(x) * 1.5
+    return x
+
+
+def test_functions_of_functions_are_computed_once() -> None:
+    """Also for asking whether their arguments are small: of each, all before it is an argument."""
+    x = torch.linspace(-20, 20, 400)
+    texts = []
+    for times in (5, 10):
+        fn = bt.jit("cpu")(sines)
+        exact = sines(x.double(), times)
+        torch.testing.assert_close(fn(x, times).double(), exact, rtol=1e-4, atol=1e-4)
+        texts.append(fn.lower(x, times).compile().source("llvm"))
+    assert len(texts[1]) < 2.5 * len(texts[0])
+
+
 def test_sines_of_rows_with_what_reads_them() -> None:
     def turned(x: torch.Tensor, angle: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return x * torch.cos(angle) + torch.sin(angle * scale) * scale
@@ -297,8 +315,7 @@ def test_loops_become_vector_code(fn: Any, machine: str) -> None:
     shapes = [bt.Tensor((4096,), "float32")] * (2 if fn in dict(BINARY) else 1)
     scheduled = bt.jit("cpu")(fn).lower(*shapes).schedule()
     target = tvm.target.Target({"kind": "llvm", **options})
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-        built = tvm.compile(scheduled.mod, target=target, tir_pipeline=LOWERING)
+    built = tvm.compile(scheduled.mod, target=target, tir_pipeline=LOWERING)
     (kernels,) = built.mod.imports
     assembly = str(kernels.inspect_source("s"))
     used = re.findall(vector, assembly) or re.findall(r"fdiv\s+v\d+\.[24][sd]", assembly)
@@ -306,6 +323,7 @@ def test_loops_become_vector_code(fn: Any, machine: str) -> None:
     called = set(re.findall(r"(?:callq?|bl)\s+(\w+)", assembly))
     assert not called & {f"{name}{suffix}" for name in FORMULAS for suffix in ("", "f")}
     assert "ldexpf" not in called
+    assert "Mismatched" not in assembly  # no code that checks arguments, which calls have done
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])

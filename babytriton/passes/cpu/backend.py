@@ -41,5 +41,5 @@ BACKEND = Backend(
     points=Elementwise(),
     columns=Reduction(),
     rows_and_columns=RowsAndColumns(),
-    cheap=64,  # no functions of math
+    cheap=64,  # no functions of math, and no branches
 )
