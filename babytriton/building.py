@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.error import InternalError
 from tvm.ir import IRModule
 
@@ -20,7 +20,6 @@ from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import extent_of, launches_of, numbers_of, tensors_of
 from babytriton.passes.gpu.portable import missing
 from babytriton.passes.gpu.streaming import streamed
-from babytriton.passes.steps import has_branches
 from babytriton.passes.updates import IN_PLACE
 from babytriton.passes.whole_rows import ROW
 from babytriton.plan import KernelLaunch
@@ -76,7 +75,7 @@ def of_source(mod: IRModule, target: Target) -> Iterator[None]:
     Raises:
         RuntimeError: there is no code for something that a kernel does.
     """
-    if has_branches(mod):
+    if _has_branches(mod):
         why = "a condition of the run time chooses between its kernels, which the host would ask"
         raise errors.NoKernelSource(None, target.kind, why).error()
     for name in missing(mod, target.kind):
@@ -88,6 +87,15 @@ def of_source(mod: IRModule, target: Target) -> Iterator[None]:
         found = _INTRINSIC.search(str(error))
         reason = f"it has no `{found[1]}`" if found else reason
         raise errors.NoKernelSource(None, target.kind, reason).error() from error
+
+
+def _has_branches(mod: IRModule) -> bool:
+    """Whether what is computed is asked, while a program runs, for what to run next."""
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    blocks = [block for func in functions for block in getattr(func.body, "blocks", ())]
+    bindings = [binding for block in blocks for binding in block.bindings]
+    is_asked = any(isinstance(getattr(x, "value", None), relax.If) for x in bindings)
+    return len(functions) > 1 or is_asked
 
 
 _INTRINSIC = re.compile(r'name="tirx\.(\w+)"')

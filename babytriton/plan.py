@@ -326,7 +326,7 @@ class Plan:
 
     @property
     def updated(self) -> list[str]:
-        """The parameters that its kernels write to."""
+        """The parameters that its kernels write to by these names; loops have their own."""
         changed = {name for step in self.launches for name in step.updated}
         return [name for name in self.parameters if name in changed]
 

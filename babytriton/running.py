@@ -216,7 +216,8 @@ class Runner:
     def into(self) -> Callable[..., None] | None:
         """The program as a function of parameters and places.
 
-        None where it has branches, and where it takes or gives what is in the memory of tensors.
+        None where it has branches or loops, and where it takes or gives what is in the memory of
+        tensors.
         """
         steps = _steps(self.program, self._mod)
         if steps is None or not steps.is_straight or self.program.formats or self.formats:

@@ -52,15 +52,6 @@ def steps_of(mod: IRModule, entry: str) -> Plan | None:
         return None
 
 
-def has_branches(mod: IRModule) -> bool:
-    """Whether what is computed is asked, while a program runs, for what to run next."""
-    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
-    blocks = [block for func in functions for block in getattr(func.body, "blocks", ())]
-    bindings = [binding for block in blocks for binding in block.bindings]
-    is_asked = any(isinstance(getattr(x, "value", None), relax.If) for x in bindings)
-    return len(functions) > 1 or is_asked
-
-
 @dataclass
 class _Scope:
     """What the variables of a function, or of a branch, are in the program's steps.

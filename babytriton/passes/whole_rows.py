@@ -121,7 +121,7 @@ def _offset(
         return None
     size = tvm.DataType(str(whole.ty.dtype)).itemsize
     *each, constant = (int(x) * size for x in terms)
-    return [place, constant, *(x for pair in zip(told, each) for x in pair)]
+    return [place, constant, *(x for pair in zip(told, each) if pair[1] for x in pair)]
 
 
 def _place(func: tirx.PrimFunc, parameter: tirx.Var) -> int | None:

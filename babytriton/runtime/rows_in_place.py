@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from babytriton.plan import Allocation, Block, Kind, Launch, Loop, Row, Step, all_of, names_in
@@ -50,139 +52,144 @@ def rows_of(
         loop: that it is the body of, if it is one.
         only: what there is only an address of around it.
     """
-    found = Rows()
+    finding = _Finding(block, on_gpu, loop, only)
     for number, step in enumerate(block.steps):
         if not isinstance(step, Launch) or step.row is None:
             continue
         if on_gpu and step.row.multiple % ALIGNMENT:
             continue
-        trying = _Trying(block, number, step, step.row, on_gpu, loop, only)
         if step.stored is None:
-            trying.read(found)
+            finding.read(number, step, step.row)
         else:
-            trying.write(step.stored, found)
-    return found
+            finding.write(number, step.stored, step.row)
+    return finding.found
 
 
-@dataclass(frozen=True)
-class _Trying:
-    """Whether a copy is needless.
+class _Finding:
+    """Looks at copies of rows, one after the other, for those that are needless.
 
-    Attributes:
-        block: that it is in.
-        number: of the step.
-        step: that copies.
-        row: which one.
+    Args:
+        block: that they are in.
         on_gpu: whether kernels run on one.
         loop: that the block is the body of, if it is one.
         only: what there is only an address of around it.
     """
 
-    block: Block
-    number: int
-    step: Launch
-    row: Row
-    on_gpu: bool
-    loop: Loop | None
-    only: frozenset[str]
+    def __init__(self, block: Block, on_gpu: bool, loop: Loop | None, only: frozenset[str]) -> None:
+        self.found = Rows()
+        self._block, self._on_gpu, self._loop = block, on_gpu, loop
+        self._results = Counter(block.results)
+        self._only = set(only)  # also what was found
+        self._rows_of: dict[str, list[str]] = {}  # by tensors, the rows that were found
+        self._inner = [list(all_of([step])) for step in block.steps]
+        self._uses: dict[str, list[int]] = {}  # by tensors, the numbers of the steps that have them
+        self._last_read: dict[str, int] = {}
+        self._made: dict[str, int] = {}  # by which step
+        for number, step in enumerate(block.steps):
+            for name in {*step.arguments, *step.written}:
+                self._uses.setdefault(name, []).append(number)
+            self._last_read |= dict.fromkeys(step.arguments, number)
+            self._made |= dict.fromkeys(step.written, number)
 
-    def read(self, found: Rows) -> None:
-        """Add a row that is read, if it may be read where it lies."""
-        if len(self.step.outputs) != 1:
+    def read(self, number: int, step: Launch, row: Row) -> None:
+        """Add a row that a step copies, if it may be read where it lies."""
+        if len(step.outputs) != 1:
             return
-        (name,) = self.step.written
-        readers = self._readers(name, self.number + 1)
-        if name in self.block.results or not self._take({name}, readers, found):
+        [output] = step.outputs
+        name, last = output.name, self._uses[output.name][-1]
+        if name in self._results or not self._is_of_tensor(name, row):
             return
-        if not self._is_of_tensor(name, found) or self._may_change(readers):
+        readers = self._within(name, number + 1, last)
+        if not self._take({name}, readers) or self._may_change(row.of, number + 1, last):
             return
-        [output] = self.step.outputs
-        found.rows[name], found.begin[name] = self.row, self.number
-        found.bytes[name] = None if output.sizes else _bytes(output)
-        found.needless.add(self.number)
+        self._add(name, row, number, None if output.sizes else _bytes(output))
+        self.found.needless.add(number)
 
-    def write(self, name: str, found: Rows) -> None:
-        """Add what is copied to a row, if it may be written there at once."""
-        steps, of = self.block.steps, self.row.of
-        made = [n for n, step in enumerate(steps[: self.number]) if name in step.written]
-        producer = steps[made[0]] if made else None
-        if not isinstance(producer, Launch) or name in found.rows:
+    def write(self, number: int, name: str, row: Row) -> None:
+        """Add a row that a step copies something to, if that may be written there at once."""
+        made = self._made.get(name)
+        producer = None if made is None else self._block.steps[made]
+        if made is None or not isinstance(producer, Launch) or name in self.found.rows:
             return
-        [output] = [output for output in producer.outputs if output.name == name]
-        between = steps[made[0] : self.number]
-        if output.sizes or any(of in (*step.arguments, *step.written) for step in between):
+        outputs = [output for output in producer.outputs if output.name == name]
+        if not outputs or outputs[0].sizes or self._within(row.of, made, number - 1):
             return
-        readers = self._readers(name, made[0])
-        others = [step for step in readers if step is not self.step]
-        if not self._take({name}, others, found) or self._may_change(others):
+        if not self._is_of_tensor(name, row):
             return
-        if not self._is_of_tensor(name, found):
+        last, length = self._uses[name][-1], _bytes(outputs[0])
+        others = [n for n in self._within(name, made, last) if n != number]
+        if not self._take({name}, others) or self._may_change(row.of, made, last, but=number):
             return
-        after = [x for x in found.rows if self._is_read_from(x, made[0])]
-        if not all(self._is_apart(x, found, _bytes(output)) for x in after):
+        after = [x for x in self._rows_of.get(row.of, ()) if self._last_read.get(x, -1) >= made]
+        if not all(self._are_apart(x, row, length) for x in after):
             return
-        if name in self.block.results:
-            state = self._carried(name, output, found)
+        if name in self._results:
+            state = self._carried(number, name, row, length)
             if state is None:
                 return
-            found.carried[state] = name
-        found.rows[name], found.begin[name] = self.row, made[0]
-        found.bytes[name] = _bytes(output)
-        found.needless.add(self.number)
+            self.found.carried[state] = name
+            self._only.add(state)
+        self._add(name, row, made, length)
+        self.found.needless.add(number)
 
-    def _is_of_tensor(self, name: str, found: Rows) -> bool:
+    def _add(self, name: str, row: Row, begin: int, length: int | None) -> None:
+        self.found.rows[name], self.found.begin[name] = row, begin
+        self.found.bytes[name] = length
+        self._only.add(name)
+        self._rows_of.setdefault(row.of, []).append(name)
+
+    def _within(self, name: str, first: int, last: int) -> list[int]:
+        """The numbers of the steps that have to do with a tensor, of those from one to another."""
+        uses = self._uses.get(name, [])
+        return uses[bisect_left(uses, first) : bisect_right(uses, last)]
+
+    def _is_of_tensor(self, name: str, row: Row) -> bool:
         """Whether a row is one of a tensor, and no row is one of it: what such a row is read by
         would be a reader of both."""
-        of = {row.of for row in found.rows.values()}
-        return self.row.of not in found.only() | self.only and name not in of
+        return row.of not in self._only and name not in self._rows_of
 
-    def _may_change(self, steps: Sequence[Step]) -> bool:
-        """Whether steps may write to the tensor that the row is of, also by another name of it."""
-        of = self.row.of
+    def _may_change(self, of: str, first: int, last: int, but: int | None = None) -> bool:
+        """Whether steps may write to the tensor that a row is of, also by another name of it."""
+        steps = [x for n in self._within(of, first, last) if n != but for x in self._inner[n]]
         return any(_updates(step, of) or of in step.kept for step in steps)
 
-    def _is_apart(self, name: str, found: Rows, length: int) -> bool:
-        """Whether a row shares nothing with this one, which is so many bytes long."""
-        other = found.rows[name]
-        if other.of != self.row.of:
-            return True
-        if sorted(other.terms) != sorted(self.row.terms):
+    def _are_apart(self, name: str, row: Row, length: int) -> bool:
+        """Whether a row shares nothing with another one of its tensor, which is so many bytes."""
+        other = self.found.rows[name]
+        if sorted(other.terms) != sorted(row.terms):
             return False
         (low, bytes), (high, _) = sorted(
-            [(other.constant, found.bytes[name]), (self.row.constant, length)], key=lambda x: x[0]
+            [(other.constant, self.found.bytes[name]), (row.constant, length)], key=lambda x: x[0]
         )
         return bytes is not None and low + bytes <= high
 
-    def _carried(self, name: str, output: Allocation, found: Rows) -> str | None:
+    def _carried(self, number: int, name: str, row: Row, length: int) -> str | None:
         """The state of the loop that a row may be the next one of; None if it may not."""
-        loop, results = self.loop, self.block.results
-        if loop is None or loop.again is not None or results.count(name) > 1:
+        loop = self._loop
+        if loop is None or loop.again is not None or self._results[name] > 1:
             return None
         state, first = next(
             (state, first)
-            for state, first, x in zip(loop.written, loop.initial, results)
+            for state, first, x in zip(loop.written, loop.initial, self._block.results)
             if x == name
         )
-        steps = list(all_of(self.block.steps))
-        if first is None or state in results or not self._take({state, name}, steps, found):
+        uses = [n for x in (state, name) for n in self._uses.get(x, ()) if n != number]
+        if first is None or state in self._results or not self._take({state, name}, uses):
             return None
-        if sum(_updates(step, self.row.of) for step in steps) > 1:
+        others = [x for n in self._uses[row.of] for x in self._inner[n]]
+        if sum(_updates(x, row.of) for x in others) > 1 or any(row.of in x.kept for x in others):
             return None
-        if any(self.row.of in step.kept for step in steps):
-            return None
-        [*own] = [bytes for number, bytes in self.row.terms if number == loop.number]
-        rest = [number for number, _ in self.row.terms if number != loop.number]
+        [*own] = [bytes for place, bytes in row.terms if place == loop.number]
+        rest = [place for place, _ in row.terms if place != loop.number]
+        steps = [x for inner in self._inner for x in inner]
         inside = {loop.number} | {x.number for x in steps if isinstance(x, Loop)}
-        is_fixed = not any(names_in(number) & inside for number in rest)
-        is_another = len(own) == 1 and abs(own[0]) >= _bytes(output)
+        is_fixed = not any(names_in(place) & inside for place in rest)
+        is_another = len(own) == 1 and abs(own[0]) >= length
         return state if is_fixed and is_another else None
 
-    def _take(self, names: set[str], steps: Sequence[Step], found: Rows) -> bool:
+    def _take(self, names: set[str], numbers: Sequence[int]) -> bool:
         """Whether steps need no more of tensors than where they lie."""
-        only = found.only() | self.only | names
-        for step in steps:
-            if step is self.step:
-                continue
+        for step in (x for n in numbers for x in self._inner[n]):
             if names & {*step.kept, *(step.updated if isinstance(step, Launch) else ())}:
                 return False
             if not isinstance(step, Launch):
@@ -190,23 +197,14 @@ class _Trying:
             given = (*step.arguments, *step.written)
             if any(x in names and kind != Kind.ADDRESS for x, kind in zip(given, step.kinds)):
                 return False
-            if self.on_gpu and names & {*given} and telling(step, only) is None:
-                return False
+            if self._on_gpu and names & {*given}:
+                own = {x for x in given if x in names or x in self._only}
+                if telling(step, own) is None:
+                    return False
         return True
 
-    def _readers(self, name: str, start: int) -> list[Step]:
-        """Steps from one to the last that has to do with a tensor, with those inside of them."""
-        steps = self.block.steps
-        uses = [n for n, step in enumerate(steps) if name in (*step.arguments, *step.written)]
-        last = max(uses, default=start - 1)
-        return list(all_of(steps[start : last + 1]))
 
-    def _is_read_from(self, name: str, start: int) -> bool:
-        """Whether a step reads a tensor, of those from a number on."""
-        return any(name in step.arguments for step in self.block.steps[start:])
-
-
-def telling(step: Launch, only: frozenset[str]) -> int | None:
+def telling(step: Launch, only: Set[str]) -> int | None:
     """The number of the tensor from which a GPU's kernel learns which GPU and stream it is on.
 
     Args:
