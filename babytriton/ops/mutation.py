@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from babytriton.ops.assignments import put_at
 from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
 from babytriton.ops.selections import items, places
 from babytriton.ops.selections.selection import Selection
+from babytriton.ops.sizes import is_known
 from babytriton.ops.subscript import expanded, require_one_dtype
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
 
 T = torch.Tensor
+
+_INDICES = (torch.int8, torch.int16, torch.int32, torch.int64)
+"""The dtypes of indices; what has others is a mask, or refused."""
 
 _OPERATORS: dict[Callee, Callee] = {
     operator.iadd: operator.add,
@@ -228,7 +233,14 @@ def is_view(value: Value, owner: Value) -> bool:
 
 
 def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) -> None:
-    """``torch.index_put`` into the view that numbers and slices give."""
+    """At numbers and slices at once; else ``torch.index_put`` into the view that these give."""
+    if all(map(_is_number_or_slice, parts)):
+        item = tuple(_index(builder, x) if isinstance(x, Value) else x for x in parts)
+        found = builder.call(operator.getitem, (owner, item), {})
+        if not is_known(found.meta.numel() == 0):
+            value = _fitted(builder, new, found.meta.ndim, owner.meta.dtype)
+            builder.memory.write(owner, builder.call(put_at, (owner, item, value), {}).expr)
+            return
     given = [isinstance(part, (Value, list)) for part in parts]
     basic = tuple(slice(None) if ours else part for ours, part in zip(given, parts))
     is_all = all(isinstance(part, slice) and part == slice(None) for part in basic)
@@ -255,6 +267,13 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
     put = torch.ops.aten.index_put.default
     placed = builder.call(put, (view, indices, value), {})
     builder.memory.write(view, placed.expr)
+
+
+def _is_number_or_slice(part: Any) -> bool:
+    if isinstance(part, Value):
+        meta = (part.tensor if isinstance(part, Scalar) else part).meta
+        return meta.ndim == 0 and meta.dtype in _INDICES
+    return isinstance(part, (int, torch.SymInt, slice)) and not isinstance(part, bool)
 
 
 def _place_of_common(indices: Sequence[Value | None]) -> int:

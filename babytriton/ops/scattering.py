@@ -20,6 +20,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as S
 
 from babytriton.ops import numerics
+from babytriton.ops.assignments import put_at
 from babytriton.ops.emission import OPAQUE
 from babytriton.ops.gradients import scattering as gradients
 from babytriton.ops.meta import typed
@@ -28,7 +29,7 @@ from babytriton.ops.pointwise import number
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
-from babytriton.ops.subscript import from_end, index64, require_one_dtype
+from babytriton.ops.subscript import cut_of, from_end, from_start, index64, require_one_dtype
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of
@@ -144,7 +145,9 @@ def _written(
                 for d in dims:
                     ranges[d] = _range(shape[d])
                 if is_beside:
-                    ranges[last] = ir.Range.from_min_extent(first, beside)
+                    end, _ = places(picks, [*at[:-1], first + beside - 1], int64(0))
+                    span = end[last] - place[last] + 1
+                    ranges[last] = ir.Range.from_min_extent(place[last], span)
                 S.writes(tirx.BufferRegion(out, ranges))
                 lanes = S.serial(int64(0), beside) if is_beside else nullcontext()
                 with S.serial(int64(0), int64(count)) as i, lanes as lane:
@@ -344,6 +347,31 @@ def _index_put(
     return _written(site, input, given, values, combine, rest, math.prod(common), dims, places)
 
 
+def _put_at(site: Site, input: Value, item: Sequence[Any], values: Value) -> Any:
+    sizes = tuple(input.meta.shape)
+    numbers = [part for part in item if isinstance(part, Value)]
+    cuts = {
+        dim: cut_of(part, sizes[dim]) for dim, part in enumerate(item) if isinstance(part, slice)
+    }
+    dims = [dim for dim in range(len(sizes)) if dim not in cuts]
+    lengths = [cut.length for cut in cuts.values()]
+
+    def places(picks: Sequence[Any], at: Sequence[Expr], _: Expr) -> Any:
+        told, along = iter(picks), iter(at)
+        found: list[Expr] = []
+        for dim, (part, size) in enumerate(zip(item, sizes)):
+            if dim in cuts:
+                found.append(int64(cuts[dim].start) + next(along) * int64(cuts[dim].step))
+            elif isinstance(part, Value):
+                found.append(from_end(index64(next(told)[()]), int64(size)))
+            else:
+                found.append(int64(from_start(part, size)))
+        return found, list(at)
+
+    _require_broadcast(site, values, tuple(lengths))
+    return _written(site, input, numbers, values, _replace, lengths, 1, dims, places)
+
+
 def _require_broadcast(site: Site, values: Value, shape: tuple[int, ...]) -> None:
     """Refuse values that do not broadcast to where they go."""
     try:
@@ -441,6 +469,13 @@ ROWS: tuple[Op, ...] = (
         (torch.index_put, T.index_put, torch.ops.aten.index_put.default),
         _index_put,
         gradient=gradients.index_put,
+    ),
+    Op(
+        "setitem",
+        (put_at,),
+        _put_at,
+        meta=lambda input, *_: torch.empty_like(input),
+        gradient=gradients.put_at,
     ),
     Op(
         "select_scatter",

@@ -78,10 +78,10 @@ def _getitem(site: Site, input: Value, item: Any) -> Any:
         if part is None:
             added.append(result)
         elif isinstance(part, (int, torch.SymInt)):
-            cuts[source] = Cut(_from_start(part, sizes[source]), 1, 1)
+            cuts[source] = Cut(from_start(part, sizes[source]), 1, 1)
             dropped.append(source)
         elif isinstance(part, slice):
-            cuts[source] = _cut_of(part, sizes[source])
+            cuts[source] = cut_of(part, sizes[source])
         else:
             indices[result] = as_index(site, part)
         source += part is not None
@@ -121,13 +121,13 @@ def take_slices(
     return site.compute("slice", shape, body, expr)
 
 
-def _cut_of(part: slice, size: int) -> Cut:
+def cut_of(part: slice, size: int) -> Cut:
     """What a slice means for a dimension, by Python's rules, which symbolic sizes follow as well.
 
     The size is not 0, nor is what is taken: torch runs what has no elements.
     """
-    start: Any = 0 if part.start is None else _from_start(part.start, size)
-    stop: Any = size if part.stop is None else _from_start(part.stop, size)
+    start: Any = 0 if part.start is None else from_start(part.start, size)
+    stop: Any = size if part.stop is None else from_start(part.stop, size)
     # Where torch has compared the two, the sizes of what it gives are without a bound.
     start = start if is_known(start >= 0) else torch.sym_max(start, 0)
     stop = stop if is_known(stop <= size) else torch.sym_min(stop, size)
@@ -135,7 +135,7 @@ def _cut_of(part: slice, size: int) -> Cut:
     return Cut(start, step, (stop - start + step - 1) // step)
 
 
-def _from_start(place: Any, size: int) -> Any:
+def from_start(place: Any, size: int) -> Any:
     """A place that counts from the end where it is negative."""
     return place + size if place < 0 else place
 

@@ -1,4 +1,4 @@
-"""Numbers that loops count: kernels take them as numbers, where a program has them as tensors.
+"""Numbers that loops count: kernels and conditions take them as numbers, not as tensors.
 
 The frontend's values are tensors, and so is the number of a step: a kernel of its own would store
 it for those that read it. FuseTIR mixes up kernels with numbers among their parameters, so this is
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, relax, s_tir, sym, tirx
 from tvm.ir import IRModule
+from tvm.relax.expr import _update_type
 
 from babytriton.ops.primfunc import nodes
 from babytriton.ops.scalars import COUNT
 from babytriton.passes.bindings import CALL_TIR, add_kernel, with_arguments
 from babytriton.passes.blocks import element, only_block, plain_blocks
 from babytriton.passes.intrinsics import function_name
+from babytriton.passes.numbers import as_python
 
 _WHOLE = ("int", "bool")  # dtypes of numbers that tell places
 _MOST = 16  # nodes of an expression that each kernel computes for itself
@@ -69,8 +71,15 @@ class _Telling:
 
     def function(self, func: relax.Function) -> relax.Function:
         """The function with other calls, or as it is."""
+        body = self._body(func.body)
+        if body is func.body:
+            return func
+        return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+    def _body(self, body: relax.SeqExpr) -> relax.SeqExpr:
+        """What a function or a branch does with other calls, or as it is."""
         blocks, has_changed = [], False
-        for block in func.body.blocks:
+        for block in body.blocks:
             bindings = []
             for binding in block.bindings:
                 value = self._value(binding)
@@ -80,13 +89,31 @@ class _Telling:
                 bindings.append(binding)
             blocks.append(type(block)(bindings))
         if not has_changed:
-            return func
-        body = relax.SeqExpr(blocks, func.body.body)
-        return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+            return body
+        made = relax.SeqExpr(blocks, body.body, body.span)
+        _update_type(made, body.ty)
+        return made
 
-    def _value(self, binding: relax.Binding) -> relax.Call | None:
-        """Another call, for one that is given what is known; None for all others."""
+    def _branch(self, value: relax.If) -> relax.If | None:
+        """A branch on a number, if its condition is one, and with other calls inside; or None."""
+        known = self._known.get(value.cond) if isinstance(value.cond, relax.Var) else None
+        condition = value.cond
+        if known is not None:
+            names = dict.fromkeys(nodes(known.value, ir.Var), "number")
+            condition = known.value if as_python(known.value, names) else condition
+        branches = self._body(value.true_branch), self._body(value.false_branch)
+        before = (value.true_branch, value.false_branch)
+        if condition is value.cond and all(x is y for x, y in zip(branches, before)):
+            return None
+        made = relax.If(condition, *branches, value.span)
+        _update_type(made, value.ty)
+        return made
+
+    def _value(self, binding: relax.Binding) -> relax.Expr | None:
+        """Another value, for one that is given what is known; None for all others."""
         call = getattr(binding, "value", None)
+        if isinstance(call, relax.If):
+            return self._branch(call)
         if not isinstance(call, ir.Call) or call.op != CALL_TIR or len(call.args) > 2:
             return None
         kernel, given = call.args

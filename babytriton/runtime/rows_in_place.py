@@ -112,13 +112,16 @@ class _Finding:
         if made is None or not isinstance(producer, Launch) or name in self.found.rows:
             return
         outputs = [output for output in producer.outputs if output.name == name]
-        if not outputs or outputs[0].sizes or self._within(row.of, made, number - 1):
-            return
-        if not self._is_of_tensor(name, row):
+        if not outputs or outputs[0].sizes or not self._is_of_tensor(name, row):
             return
         last, length = self._uses[name][-1], _bytes(outputs[0])
         others = [n for n in self._within(name, made, last) if n != number]
-        if not self._take({name}, others) or self._may_change(row.of, made, last, but=number):
+        beside = {n for n in self._within(row.of, made, last) if self._is_beside(n, row, length)}
+        if any(n < number for n in self._within(row.of, made, last) if n not in beside):
+            return
+        if not self._take({name}, others):
+            return
+        if self._may_change(row.of, made, last, but={number, *beside}):
             return
         after = [x for x in self._rows_of.get(row.of, ()) if self._last_read.get(x, -1) >= made]
         if not all(self._are_apart(x, row, length) for x in after):
@@ -148,9 +151,22 @@ class _Finding:
         would be a reader of both."""
         return row.of not in self._only and name not in self._rows_of
 
-    def _may_change(self, of: str, first: int, last: int, but: int | None = None) -> bool:
-        """Whether steps may write to the tensor that a row is of, also by another name of it."""
-        steps = [x for n in self._within(of, first, last) if n != but for x in self._inner[n]]
+    def _is_beside(self, number: int, row: Row, length: int) -> bool:
+        """Whether a step is not run, as it copied to a row that shares nothing with this one."""
+        step = self._block.steps[number]
+        name = step.stored if isinstance(step, Launch) else None
+        is_needless = name is not None and number in self.found.needless
+        return is_needless and self._are_apart(str(name), row, length)
+
+    def _may_change(self, of: str, first: int, last: int, but: Set[int] = frozenset()) -> bool:
+        """Whether steps may write to the tensor that a row is of, also by another name of it.
+
+        Args:
+            of: the tensor.
+            first, last: the numbers of the steps, the last one included.
+            but: of these, those that are not meant.
+        """
+        steps = [x for n in self._within(of, first, last) if n not in but for x in self._inner[n]]
         return any(_updates(step, of) or of in step.kept for step in steps)
 
     def _are_apart(self, name: str, row: Row, length: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from babytriton.ops import assignments
 from babytriton.ops.gradients.positions import padded
 from babytriton.ops.gradients.precision import is_tensor, wide
 from babytriton.ops.refusals import Unsupported
@@ -164,6 +165,11 @@ def index_put(
     put = torch.ops.aten.index_put.default  # the one that takes None
     kept = grad if accumulate else put(grad, indices, torch.zeros_like(values))
     return kept, None, grad[at]
+
+
+def put_at(grad: Any, result: Any, input: Any, item: tuple[Any, ...], values: Any) -> Any:
+    """Of a tensor with other elements at one index, and of these."""
+    return assignments.put_at(grad, item, torch.zeros_like(values)), None, grad[item]
 
 
 def _masked(grad: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> Any:
