@@ -91,7 +91,13 @@ class Emission:
     def emit_function(
         self, name: str, function: tirx.PrimFunc, inputs: Sequence[relax.Expr], types: list[Type]
     ) -> relax.Var:
-        """Emit a call of a TensorIR function, under a name of its own.
+        """Emit a call of a TensorIR function, under a name of its own: :meth:`called`."""
+        return self.emit(self.called(name, function, inputs, types))
+
+    def called(
+        self, name: str, function: tirx.PrimFunc, inputs: Sequence[relax.Expr], types: list[Type]
+    ) -> relax.Call:
+        """Add a TensorIR function to the program, under a name of its own, and call it.
 
         Args:
             name: of the function.
@@ -109,7 +115,7 @@ class Emission:
         if inputs:  # what is made of nothing is made where it is read
             types = [self.placement.annotated(type, self.device) for type in types]
         out = types if len(types) > 1 else types[0]
-        return self.emit(relax.call_tir(variable, [*inputs, *sizes], out_ty=out))
+        return relax.call_tir(variable, [*inputs, *sizes], out_ty=out)
 
     def unique(self, name: str) -> str:
         """A name for a TensorIR function; relax refuses a second one instead of renaming it."""

@@ -83,6 +83,8 @@ class Regions:
         self._builder = builder
         self.used = False
         """Whether the program has such parts."""
+        self.counts: dict[Var, relax.Expr] = {}
+        """By tensors that hold numbers of steps, how these are stored."""
         self._is_back = False
 
     @contextmanager
@@ -140,11 +142,22 @@ class Regions:
         self, name: str, parameters: Sequence[Var], region: Region, results: Sequence[relax.Expr]
     ) -> Function:
         """A function of a region; what that uses from around it follows the parameters."""
+        region = self._counting(region, relax.Tuple(results), parameters)
         free = free_in(region, relax.Tuple(results), parameters)
         types = relax.TupleType([result.ty for result in results])
         function = self._new(name, [*parameters, *free], types, free)
         function.define(region, relax.Tuple(results))
         return function
+
+    def _counting(self, region: Region, result: relax.Expr, bound: Sequence[Var]) -> Region:
+        """A region that is given the numbers of steps around it as such, and stores them itself."""
+        used = [var for var in free_in(region, result, bound) if var in self.counts]
+        if not used:
+            return region
+        first = Region()
+        stored = [relax.VarBinding(var, self.counts[var]) for var in used]
+        first.blocks = [relax.BindingBlock(stored)]
+        return first.before(region)
 
     def declare(
         self, name: str, parameters: Sequence[Var], body: Function, *others: Function

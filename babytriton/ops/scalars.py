@@ -10,6 +10,7 @@ import torch
 from tvm import relax, te, tirx
 from tvm.ir import Var
 
+from babytriton.ops.functions import from_te
 from babytriton.ops.sizes import int64
 from babytriton.ops.table import Callee
 from babytriton.ops.value import NUMBERS, Scalar, Value, constant_needed, values_in
@@ -104,7 +105,10 @@ def counted(builder: Builder, number: Var, count: Any = None) -> Scalar:
     steps = None if count is None else int64(count)
     attrs = {COUNT: int(steps) if isinstance(steps, tirx.IntImm) else 0}
     given = [number, *([steps] if isinstance(steps, Var) else [])]
-    return builder.number(builder.emit_te("step", whole, *given, attrs=attrs), 1)
+    call = builder.called("step", *from_te(whole, given, attrs))
+    tensor = builder.emit(call)
+    builder.regions.counts[tensor] = call
+    return builder.number(tensor, 1)
 
 
 def kind_of(value: Any) -> type | None:
