@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from babytriton.ops.assignments import put_at
 from tests.conformance.sample import ALL, FLOATS, NUMBERS, Sample, Tensor, t
 
 F32 = (torch.float32,)
@@ -230,6 +231,18 @@ WRITES = (
         lambda x, i, v: x.index_put((i,), v, accumulate=True),
         (t(5, 7), ids(2, 3, to=5), t(3, 1)),
         FULL,
+    ),
+    Sample(
+        "setitem",
+        lambda x, i, v: put_at(x, (i, -1, slice(1, None, 2)), v),
+        (t(3, 5, 7), ids(to=3, negative=True), t(3)),
+        ALL,
+    ),
+    Sample(
+        "setitem",
+        lambda x, i, v: put_at(x, (slice(1, 3), i), v),
+        (t(5, 7), ids(to=7), t(1)),
+        EACH,
     ),
     Sample("masked_scatter", lambda x, s: x.masked_scatter(x > 0, s), (t(3, 7), t(21)), EACH),
     Sample("select_scatter", lambda x, s: x.select_scatter(s, 1, -1), (t(3, 7), t(3)), ALL),
