@@ -3,7 +3,8 @@
     python benchmarks/loops.py
 
 The same recurrence, ``x = x * 0.5 + 1`` on a tensor of 16 float32, four times; then a recurrent
-cell whose steps are stacked, of one sequence and of sixteen. Each is checked against Python first.
+cell whose steps are stacked, of one sequence and of sixteen, one that writes three rows a step, one
+that writes a row every fourth step, and one in two loops. Each is checked against Python first.
 The timings are taken in turns in one process, and the median is shown.
 """
 
@@ -25,6 +26,7 @@ SHORT = 32  # the most that is written out
 LONG = 20_000
 FEWEST = 3_200  # steps in one timing, so that a short call is not measured cold
 SEQUENCE, INPUTS, UNITS = 200, 32, 64
+INNER = 40  # steps of an inner loop, which are too many to be written out
 
 
 def eager(x: torch.Tensor, steps: int) -> torch.Tensor:
@@ -77,6 +79,33 @@ def cell(xs, h, w, u, b):
         h = torch.tanh(xs[t] @ w + h @ u + b)
         outs.append(h)
     return torch.stack(outs)
+
+
+def three_rows(xs, h, w):
+    out = torch.zeros(SEQUENCE, 3, UNITS)
+    for t in range(SEQUENCE):
+        for k in range(3):
+            h = torch.tanh(xs[t] @ w + h)
+            out[t, k] = h
+    return out
+
+
+def every_fourth(xs, h, w):
+    out = torch.zeros(SEQUENCE, UNITS)
+    for t in range(SEQUENCE):
+        h = torch.tanh(xs[t] @ w + h)
+        if t % 4 == 1:
+            out[t] = h * 2
+    return out
+
+
+def in_two_loops(xs, h, w):
+    out = torch.zeros(SEQUENCE, INNER, UNITS)
+    for t in range(SEQUENCE):
+        for k in range(INNER):
+            h = torch.tanh(xs[t] @ w + h * 0.5 + k * 0.01)
+            out[t, k] = h
+    return out
 
 
 def arguments(sequences: int) -> tuple[torch.Tensor, ...]:
@@ -139,8 +168,21 @@ def cells(sequences: int) -> list[Case]:
     return [Case(name, run, given, SEQUENCE) for name, run in zip(names, (cell, compiled))]
 
 
+def rows() -> list[list[Case]]:
+    """Loops that write rows, each as torch and we run it."""
+    given = torch.randn(SEQUENCE, INPUTS), torch.zeros(UNITS), torch.randn(INPUTS, UNITS) * 0.1
+    found = []
+    for fn, steps in ((three_rows, 3), (every_fourth, 1), (in_two_loops, INNER)):
+        compiled, name = bt.jit("cpu")(fn), fn.__name__.replace("_", " ")
+        torch.testing.assert_close(compiled(*given), fn(*given))
+        names = f"{name}, torch eager", f"{name}, for"
+        ways = zip(names, (fn, compiled))
+        found.append([Case(name, run, given, SEQUENCE * steps) for name, run in ways])
+    return found
+
+
 def main() -> None:
-    groups = [recurrences(), cells(1), cells(16)]
+    groups = [recurrences(), cells(1), cells(16), *rows()]
     times: dict[str, list[float]] = {case.name: [] for group in groups for case in group}
     for _ in range(ROUNDS):
         for group in groups:

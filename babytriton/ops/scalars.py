@@ -10,6 +10,7 @@ import torch
 from tvm import relax, te, tirx
 from tvm.ir import Var
 
+from babytriton.ops.emission import OPAQUE
 from babytriton.ops.functions import from_te
 from babytriton.ops.sizes import int64
 from babytriton.ops.table import Callee
@@ -104,6 +105,8 @@ def counted(builder: Builder, number: Var, count: Any = None) -> Scalar:
 
     steps = None if count is None else int64(count)
     attrs = {COUNT: int(steps) if isinstance(steps, tirx.IntImm) else 0}
+    if count is not None:  # What reads it is to be given the number, and not to store it.
+        attrs["op_pattern"] = OPAQUE
     given = [number, *([steps] if isinstance(steps, Var) else [])]
     call = builder.called("step", *from_te(whole, given, attrs))
     tensor = builder.emit(call)

@@ -221,3 +221,59 @@ def test_rows_of_a_step_are_written_where_they_lie(fn: Callable[..., Any], kerne
 @pytest.mark.parametrize("fn", [the_same_twice, perhaps_the_same, crossing])
 def test_rows_that_may_be_one(fn: Callable[..., Any]) -> None:
     check(fn, numbers(50, 6), numbers(6), numbers(6, 6))
+
+
+def in_two_loops(xs, h, w):
+    out = xs.new_zeros(xs.shape[0], 40, h.shape[0])
+    for t in range(xs.shape[0]):
+        for k in range(40):
+            h = torch.tanh(xs[t] @ w + h * 0.5 + k * 0.01)
+            out[t, k] = h
+    return out, h
+
+
+def now_and_then(xs, h, w):
+    out = torch.zeros_like(xs)
+    for t in range(xs.shape[0]):
+        h = torch.tanh(xs[t] @ w + h)
+        if t % 4 == 1:
+            out[t] = h * 2
+        elif t > 30:
+            for k in range(40):
+                h = h * 0.9 + k * t
+                if k == t - 20:
+                    out[k] = h
+    return out, h
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [in_two_loops, now_and_then])
+def test_numbers_of_loops_are_numbers_in_what_is_inside(
+    fn: Callable[..., Any], dynamic: bool
+) -> None:
+    """No kernel stores them, and no condition on them asks a tensor."""
+    compiled = check(fn, numbers(50, 6), numbers(6), numbers(6, 6), dynamic=dynamic)
+    lines, _ = compiled._specializations.newest.runner._launcher.lines({})
+    assert not any(".item()" in line or "dtype_int64" in line for line in lines)
+    if fn is in_two_loops:
+        assert kernels_in_loops(compiled) == (2 if dynamic else 1)
+
+
+def test_numbers_that_are_read_once_are_not_checked() -> None:
+    def fn(xs, h):
+        for t in range(40):
+            h = torch.tanh(xs[t] + h * 0.5)
+        return h
+
+    compiled = check(fn, numbers(40, 8), numbers(8))
+    assert "if_then_else" not in compiled.lower(numbers(40, 8), numbers(8)).schedule().as_text()
+
+
+@pytest.mark.parametrize("fn", [in_two_loops, now_and_then, three_each, at_once])
+def test_gradients_of_loops(fn: Callable[..., Any]) -> None:
+    ours, theirs = ([numbers(50, 6), numbers(6), numbers(6, 6) * 0.3] for _ in range(2))
+    for leaves, run in ((ours, bt.jit("cpu")(fn)), (theirs, fn)):
+        out, h = run(*(x.requires_grad_() for x in leaves))
+        (out.sin().sum() + h.sum()).backward()
+    for x, y in zip(ours, theirs):
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-9, atol=1e-12)
