@@ -20,16 +20,20 @@ _MANY = 32  # blocks of a kernel, beyond which a schedule takes long to inline o
 def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A kernel of many blocks without those that any rule inlines, all of them at once.
 
-    These are the values, without calls, that one other value reads, and that once. A schedule goes
-    over the whole kernel for each of them.
+    These are the values, without calls, that one other value reads, and that once, and which are
+    of nothing that changes meanwhile. A schedule goes over the whole kernel for each of them.
     """
     blocks = plain_blocks(func)
-    if len(blocks) <= _MANY or any(only_block(part) is None for part in func.body.block.body.seq):
+    if len(blocks) <= _MANY or not isinstance(func.body.block.body, tirx.SeqStmt):
+        return func
+    if any(only_block(part) is None for part in func.body.block.body.seq):
         return func
     counts = Counter(load.source for block in blocks for load in nodes(block.body, ir.TensorLoad))
     readers = {region.source: block for block in blocks for region in block.reads}
+    written = Counter(region.source for block in blocks for region in block.writes)
     root = func.body.block
-    own = set(root.alloc_buffers)
+    own = {buffer for buffer in root.alloc_buffers if written[buffer] == 1}
+    changing = {buffer for buffer in written if buffer not in own}
     values: dict[tirx.Var, s_tir.SBlock] = {}
     kept: list[tirx.Stmt] = []
     for part in root.body.seq:
@@ -37,7 +41,9 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         made = _computing(block, values)
         if stores_points(made) and not nodes(made.body.value, ir.Call):
             buffer = made.body.buffer
-            if buffer in own and counts[buffer] == 1 and stores_points(readers[buffer]):
+            is_read_once = counts[buffer] == 1 and stores_points(readers[buffer])
+            sources = {load.source for load in nodes(made.body.value, ir.TensorLoad)}
+            if buffer in own and is_read_once and changing.isdisjoint(sources):
                 values[buffer] = made
                 continue
         if block is not made:

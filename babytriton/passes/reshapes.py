@@ -180,13 +180,17 @@ class _Change:
         self._blocks, self._before, self._after = blocks, _shape(buffer), shape
         self._known = known
         self._buffers = [buffer]
+        self._own = {buffer}
 
     def made(self) -> tuple[_Blocks, dict[tirx.Var, tirx.Var]] | None:
         """The blocks, and the new buffers by the old ones; None where a block works otherwise."""
+        of_buffer: dict[tirx.Var, list[s_tir.SBlock]] = {}
+        for block in self._blocks:
+            for touched in self._known.touched(block):
+                of_buffer.setdefault(touched, []).append(block)
         for buffer in self._buffers:  # to which is added on the way
-            for block in self._blocks:
-                if buffer in self._known.touched(block) and not self._goes_along(block):
-                    return None
+            if not all(map(self._goes_along, of_buffer.get(buffer, ()))):
+                return None
         self._new = {
             x: ir.Var(x.name, of_shape(x.ty, [_size(n) for n in self._after]))
             for x in self._buffers
@@ -204,14 +208,15 @@ class _Change:
         for load in loads:
             if _shape(load.source) == self._before and _is_point(load.indices, block):
                 self._add(load.source)
-        return all(_is_point(x.indices, block) for x in loads if x.source in self._buffers)
+        return all(_is_point(x.indices, block) for x in loads if x.source in self._own)
 
     def _add(self, buffer: tirx.Var) -> None:
-        if buffer not in self._buffers:
+        if buffer not in self._own:
+            self._own.add(buffer)
             self._buffers.append(buffer)
 
     def _changed(self, block: s_tir.SBlock) -> s_tir.SBlock:
-        if self._known.touched(block).isdisjoint(self._buffers):
+        if self._known.touched(block).isdisjoint(self._own):
             return block
         store = block.body
         target = self._new.get(store.buffer, store.buffer)

@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 import torch
-from tvm import ir, te, tirx
+from tvm import ir, s_tir, te, tirx
 
 import babytriton as bt
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import nodes, with_fields
+from babytriton.passes.blocks import element, in_loops
 from babytriton.passes.inlining import with_few_blocks
 from babytriton.passes.intrinsics import function_name
 from tests.conformance import gpu
@@ -130,6 +131,38 @@ def test_values_that_are_read_once_are_inlined_together(twice, left):
     func = with_few_blocks(_sum_of(40, twice=twice))
     assert len(nodes(func.body, tirx.BufferStore)) == left
     assert len(func.body.block.alloc_buffers) == left - 1
+
+
+def test_values_are_of_what_was_there() -> None:
+    """Many values of a tensor that is written to before they are read."""
+
+    def fn(x):
+        values = [x * (n + 1) for n in range(40)]
+        x.add_(1)
+        total = x * 0
+        for value in values:
+            total = total + value
+        return total, torch.cat(values)
+
+    ours, theirs = (torch.arange(12.0, dtype=torch.float64).reshape(3, 4) for _ in range(2))
+    torch.testing.assert_close(bt.jit("cpu")(fn)(ours), fn(theirs), rtol=1e-14, atol=0)
+    assert torch.equal(ours, theirs)
+
+
+def test_values_of_what_changes_stay_where_they_are() -> None:
+    func = _sum_of(40, twice=False)
+    first, *_, last = nodes(func.body, s_tir.SBlock)[:-1]
+    x = func.params[0]
+    (axis,) = last.iter_vars
+    store = tirx.BufferStore(x, tirx.const(0.0, "float32"), [axis.var])
+    again = with_fields(last, reads=[], writes=[element(x, [axis.var])], body=store)
+    parts = list(func.body.block.body.seq)
+    parts.insert(-1, in_loops(again))
+    root = with_fields(func.body.block, body=tirx.SeqStmt(parts))
+    whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
+    changed = with_few_blocks(tirx.PrimFunc(func.params, whole, func.ret_type, func.attrs))
+    assert len(nodes(changed.body, tirx.BufferStore)) == 3
+    assert first.writes[0].source in changed.body.block.alloc_buffers
 
 
 def test_kernels_of_few_blocks_stay_as_they_are():
