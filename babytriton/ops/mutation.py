@@ -207,6 +207,8 @@ def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
 
 
 def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
+    if any(isinstance(part, bool) for part in (item if isinstance(item, tuple) else (item,))):
+        raise Mutation("True and False as indices select all or nothing", "write under an if")
     if isinstance(item, tuple):
         item = tuple(list(part) if isinstance(part, range) else part for part in item)
     elif isinstance(item, (Value, list, range)):

@@ -155,6 +155,7 @@ class Regions:
         if not used:
             return region
         first = Region()
+        # The same variables once more: those of a function become others, as it is defined.
         stored = [relax.VarBinding(var, self.counts[var]) for var in used]
         first.blocks = [relax.BindingBlock(stored)]
         return first.before(region)

@@ -97,7 +97,7 @@ def _written(
         combine: the element to write, from the one that is there and the new one.
         slices: how many slices there are, as a shape.
         count: the writes in each, one after the other.
-        dims: the dimensions of ``input`` whose places the indices tell.
+        dims: the dimensions of ``input`` whose places the indices, or numbers, tell.
         places: from the index buffers, a slice's index and the number of a write: the position
             to write to, and the position to read ``source`` at, which broadcasts.
     """
@@ -146,7 +146,7 @@ def _written(
                     ranges[d] = _range(shape[d])
                 if is_beside:
                     end, _ = places(picks, [*at[:-1], first + beside - 1], int64(0))
-                    span = end[last] - place[last] + 1
+                    span = end[last] - place[last] + 1  # with what steps leave out
                     ranges[last] = ir.Range.from_min_extent(place[last], span)
                 S.writes(tirx.BufferRegion(out, ranges))
                 lanes = S.serial(int64(0), beside) if is_beside else nullcontext()

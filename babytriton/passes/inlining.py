@@ -28,6 +28,7 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     if any(only_block(part) is None for part in func.body.block.body.seq):
         return func
+    # Of what is read once there is one reader.
     counts = Counter(load.source for block in blocks for load in nodes(block.body, ir.TensorLoad))
     readers = {region.source: block for block in blocks for region in block.reads}
     written = Counter(region.source for block in blocks for region in block.writes)
@@ -39,7 +40,7 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for part in root.body.seq:
         block = only_block(part)
         made = _computing(block, values)
-        if stores_points(made) and not nodes(made.body.value, ir.Call):
+        if _stores_plain_points(made) and not nodes(made.body.value, ir.Call):
             buffer = made.body.buffer
             is_read_once = counts[buffer] == 1 and stores_points(readers[buffer])
             sources = {load.source for load in nodes(made.body.value, ir.TensorLoad)}
@@ -56,6 +57,16 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     block = with_fields(root, body=body, alloc_buffers=left)
     whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block, func.body.span)
     return tirx.PrimFunc(func.params, whole, func.ret_type, func.attrs, func.span)
+
+
+def _stores_plain_points(block: s_tir.SBlock) -> bool:
+    """Whether a block stores one value at each of its points, and its axes are the indices."""
+    if not stores_points(block) or block.annotations or block.init is not None:
+        return False
+    indices, axes = block.body.indices, block.iter_vars
+    return len(indices) == len(axes) and all(
+        index.same_as(axis.var) for index, axis in zip(indices, axes)
+    )
 
 
 def inlined(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:

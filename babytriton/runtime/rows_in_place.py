@@ -116,8 +116,9 @@ class _Finding:
             return
         last, length = self._uses[name][-1], _bytes(outputs[0])
         others = [n for n in self._within(name, made, last) if n != number]
-        beside = {n for n in self._within(row.of, made, last) if self._is_beside(n, row, length)}
-        if any(n < number for n in self._within(row.of, made, last) if n not in beside):
+        meanwhile = self._within(row.of, made, last)
+        beside = {n for n in meanwhile if self._is_beside(n, row, length)}
+        if any(n < number for n in meanwhile if n not in beside):
             return
         if not self._take({name}, others):
             return
@@ -152,11 +153,15 @@ class _Finding:
         return row.of not in self._only and name not in self._rows_of
 
     def _is_beside(self, number: int, row: Row, length: int) -> bool:
-        """Whether a step is not run, as it copied to a row that shares nothing with this one."""
+        """Whether a step is not run that copied to a row which shares nothing with this one.
+
+        What it copied is written there before, where it is computed: no order of the two matters.
+        """
         step = self._block.steps[number]
         name = step.stored if isinstance(step, Launch) else None
-        is_needless = name is not None and number in self.found.needless
-        return is_needless and self._are_apart(str(name), row, length)
+        if name is None or number not in self.found.needless:
+            return False
+        return self._are_apart(name, row, length)
 
     def _may_change(self, of: str, first: int, last: int, but: Set[int] = frozenset()) -> bool:
         """Whether steps may write to the tensor that a row is of, also by another name of it.

@@ -277,3 +277,60 @@ def test_gradients_of_loops(fn: Callable[..., Any]) -> None:
         (out.sin().sum() + h.sum()).backward()
     for x, y in zip(ours, theirs):
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-9, atol=1e-12)
+
+
+def of_eight_bits(x, v):
+    for i in range(200):
+        if torch.as_tensor(i).to(torch.int8) < 0:
+            v = v + 1
+    return v
+
+
+def of_sixteen_bits(x, v):
+    for i in range(200):
+        if torch.as_tensor(i, dtype=torch.int16) * 300 < 0:
+            v = v + 1
+    return v
+
+
+def of_thirty_two_bits(x, v):
+    for i in range(200):
+        if torch.as_tensor(i).to(torch.int32) * 2**25 < 0:
+            v = v + 1
+    return v
+
+
+def of_no_bits(x, v):
+    for i in range(300):
+        if torch.as_tensor(i).to(torch.int8):
+            v = v + 1
+        if (torch.as_tensor(i) > 5) + (torch.as_tensor(i) > 7) == torch.tensor(True):
+            v = v + 2
+    return v
+
+
+def of_what_is_written(x, v):
+    x = x.clone()
+    for i in range(200):
+        if torch.as_tensor(i).to(torch.int8) < 0:
+            x[0] = i
+    return x
+
+
+@pytest.mark.parametrize(
+    "fn", [of_eight_bits, of_sixteen_bits, of_thirty_two_bits, of_no_bits, of_what_is_written]
+)
+def test_conditions_of_narrow_integers(fn: Callable[..., Any]) -> None:
+    """They wrap around, as Python's do not."""
+    check(fn, numbers(6, 5), numbers(5))
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_bools_are_no_indices(index: bool) -> None:
+    def fn(x, v, k):
+        x = x.clone()
+        x[k, index] = v
+        return x
+
+    with pytest.raises(bt.CompileError, match="select all or nothing"):
+        bt.jit("cpu")(fn)(numbers(4, 6), numbers(6), torch.tensor(1))
