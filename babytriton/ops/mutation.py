@@ -208,7 +208,7 @@ def set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
 
 def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
     if any(isinstance(part, bool) for part in (item if isinstance(item, tuple) else (item,))):
-        raise Mutation("True and False as indices select all or nothing", "write under an if")
+        raise Mutation("True and False as indices select all or nothing", "write it under an if")
     if isinstance(item, tuple):
         item = tuple(list(part) if isinstance(part, range) else part for part in item)
     elif isinstance(item, (Value, list, range)):
@@ -275,7 +275,7 @@ def _is_number_or_slice(part: Any) -> bool:
     if isinstance(part, Value):
         meta = (part.tensor if isinstance(part, Scalar) else part).meta
         return meta.ndim == 0 and meta.dtype in _INDICES
-    return isinstance(part, (int, torch.SymInt, slice)) and not isinstance(part, bool)
+    return isinstance(part, (int, torch.SymInt, slice))
 
 
 def _place_of_common(indices: Sequence[Value | None]) -> int:

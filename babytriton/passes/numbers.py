@@ -56,7 +56,7 @@ def as_python(expr: Any, names: Mapping[Any, str]) -> str | None:
     if operator is None and function is None:
         return None
     if dtype_of(expr) == "bool" and type(expr) in _ARITHMETIC:
-        return None
+        return None  # True and True would be 2.
     left, right = as_python(expr.a, names), as_python(expr.b, names)
     if left is None or right is None:
         return None
