@@ -351,7 +351,6 @@ class _Maker:
         attempt, runner = self._attempt, self._runner
         direct = runner.direct
         if direct is not None and runner.differentiated is None:
-            attempt.share(direct.known)
             # What is in memory has a shape of its own.
             shapes = {
                 name: attempt.shapes[value]
@@ -364,6 +363,7 @@ class _Maker:
                 if value in attempt.addresses
             }
             lines, outputs = direct.lines(shapes, addresses)
+            attempt.share(direct.known)  # with what these lines are the first to use
             attempt.write(*lines)
             return outputs.__getitem__
         if unreadable and runner.differentiated is not None:

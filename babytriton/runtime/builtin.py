@@ -1,9 +1,9 @@
-"""Kernels on the CPU as built-in functions of Python.
+"""Kernels as built-in functions of Python.
 
 TVM's calls from Python are made for whatever arguments: each is asked what it is, and a tensor is
 looked at from its dtype to its stream. Of a kernel it is known which arguments are tensors, and
 what it reads of them. So a few lines of machine code take the arguments as Python hands them over,
-ask torch where the tensors lie, and call the kernel.
+ask torch where the tensors lie, and call the kernel. A GPU's is launched on torch's current stream.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ import tvm_ffi
 from babytriton.plan import Kind
 from babytriton.runtime.llvm_code import address, library, loaded
 
+_CPU = 1
+"""DLPack's type of that device."""
+
 _KINDS_OF_TVM = {"of_integer": 1, "of_float": 3, "of_tensor": 7}
 
 # Python's interface for built-in functions with arguments by position: of the object that they are
 # methods of, an array of arguments, and their number. The object is a tuple here, and its first
-# item bytes: the kernel's handle, how many arguments it takes, and a kind for each. TVM's kernels
-# take a {kind, padding, value} for each. Of torch's tensors, DLPack's table of functions gives a
-# view.
+# item bytes: the kernel's handle, how many arguments it takes, DLPack's type and number of its
+# device, and a kind for each argument. TVM's kernels take a {kind, padding, value} for each. Of
+# torch's tensors, DLPack's table of functions gives a view, and of a device the current stream;
+# tvm-ffi keeps the stream that kernels are launched on.
 _CODE = """
 %value = type {{ i32, i32, i64 }}
 %tensor = type {{ ptr, i32, i32, i32, i32, ptr, ptr, i64 }}
@@ -36,7 +40,7 @@ define ptr @call(ptr %self, ptr %arguments, i64 %count) {{
   %bytes = call ptr inttoptr (i64 {tuple_item} to ptr)(ptr %self, i64 0)
   %known = call ptr inttoptr (i64 {bytes_content} to ptr)(ptr %bytes)
   %kernel = load ptr, ptr %known
-  %kinds = getelementptr i8, ptr %known, i64 16
+  %kinds = getelementptr i8, ptr %known, i64 24
   %expected_place = getelementptr i8, ptr %known, i64 8
   %expected = load i64, ptr %expected_place
   %is_expected = icmp eq i64 %count, %expected
@@ -48,6 +52,8 @@ begin:
   %values = alloca %value, i64 %count
   %tensors = alloca %tensor, i64 %count
   %result = alloca %value
+  %current = alloca ptr
+  %earlier = alloca ptr
   store %value zeroinitializer, ptr %result
   br label %next
 next:
@@ -102,10 +108,33 @@ stored:
   br label %next
 launch:
   %number_of_arguments = trunc i64 %count to i32
+  %type_place = getelementptr i8, ptr %known, i64 16
+  %type = load i32, ptr %type_place
+  %device_place = getelementptr i8, ptr %known, i64 20
+  %device = load i32, ptr %device_place
+  %has_stream = icmp ne i32 %type, {cpu}
+  br i1 %has_stream, label %stream, label %run
+stream:
+  %unknown = call i32 inttoptr (i64 {stream} to ptr)(i32 %type, i32 %device, ptr %current)
+  %is_unknown = icmp ne i32 %unknown, 0
+  br i1 %is_unknown, label %failed, label %known_stream
+known_stream:
+  %own = load ptr, ptr %current
+  %set = call i32 inttoptr (i64 {set_stream} to ptr)(
+    i32 %type, i32 %device, ptr %own, ptr %earlier)
+  br label %run
+run:
   %thread = call ptr inttoptr (i64 {let_others_run} to ptr)()
   %code = call i32 inttoptr (i64 {call} to ptr)(
     ptr %kernel, ptr %values, i32 %number_of_arguments, ptr %result)
   call void inttoptr (i64 {run_again} to ptr)(ptr %thread)
+  br i1 %has_stream, label %reset, label %ran
+reset:
+  %others = load ptr, ptr %earlier
+  %reset_code = call i32 inttoptr (i64 {set_stream} to ptr)(
+    i32 %type, i32 %device, ptr %others, ptr null)
+  br label %ran
+ran:
   %is_error = icmp ne i32 %code, 0
   br i1 %is_error, label %error, label %done
 error:
@@ -166,19 +195,24 @@ class _Code:
     module: Any
 
 
-def builtin(kernel: Any, kinds: Sequence[Kind]) -> Any:
-    """A kernel on the CPU as a built-in function, of torch's tensors and of Python's numbers.
+def builtin(kernel: Any, kinds: Sequence[Kind], device: torch.device) -> Any:
+    """A kernel as a built-in function, of torch's tensors and of Python's numbers.
 
     Where torch has no view of a tensor, it is the kernel, which takes the same.
 
     Args:
         kernel: as TVM calls it.
         kinds: of each of its arguments.
+        device: that it runs on.
     """
     code = _code()
     if code is None:
         return kernel
-    known = struct.pack("qq", kernel.__chandle__(), len(kinds)) + bytes(kinds)
+    own = tvm_ffi.device(device.type, device.index or 0)
+    known = struct.pack(
+        "qqii", kernel.__chandle__(), len(kinds), own.dlpack_device_type(), own.index
+    )
+    known += bytes(kinds)
     # What the function is of keeps the kernel alive, and the code.
     return _make(ctypes.addressof(code.method), (known, kernel, code.raises, code), None)
 
@@ -194,12 +228,14 @@ _content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 @cache
 def _code() -> _Code | None:
     """None where torch has no such view of a tensor, or TVM no such function."""
-    view = _view()
+    exchange = _exchange()
     try:
-        call = address(library(tvm_ffi, "libtvm_ffi.so"), "TVMFFIFunctionCall")
+        tvm_library = library(tvm_ffi, "libtvm_ffi.so")
+        call = address(tvm_library, "TVMFFIFunctionCall")
+        set_stream = address(tvm_library, "TVMFFIEnvSetStream")
     except (OSError, AttributeError):
         return None
-    if view is None:
+    if exchange is None or not exchange.tensor or not exchange.stream:
         return None
     python = ctypes.pythonapi
     places = {
@@ -215,7 +251,10 @@ def _code() -> _Code | None:
         "keep": address(python, "Py_IncRef"),
         "none": id(None),
         "call": call,
-        "view": view,
+        "set_stream": set_stream,
+        "view": exchange.tensor,
+        "stream": exchange.stream,
+        "cpu": _CPU,
     }
     kinds = {kind.name.lower(): int(kind) for kind in Kind}
     module = loaded(_CODE.format(**places, **kinds, **_KINDS_OF_TVM))
@@ -224,13 +263,13 @@ def _code() -> _Code | None:
     return _Code(method, raises, module)
 
 
-def _view() -> int | None:
-    """The function of torch that looks at a tensor, without a copy of anything."""
+def _exchange() -> _Exchange | None:
+    """The functions of torch that look at a tensor, without a copy of anything, and the like."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return None
     table = _Exchange.from_address(_content(capsule, b"dlpack_exchange_api"))
-    return table.tensor if table.major == 1 else None
+    return table if table.major == 1 else None
 
 
 class _Exchange(ctypes.Structure):

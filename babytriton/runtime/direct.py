@@ -79,7 +79,7 @@ class DirectLauncher:
         for step in program.launches:
             name, found = f"kernel_{step.kernel}", kernel(step.kernel)
             self._of_any[name] = found
-            self._globals[name] = found if self._is_on_gpu else builtin(found, step.kinds)
+            self._globals[name] = self._builtin(found, step.kinds)
         for output in program.allocations:
             self._globals[f"dtype_{output.dtype.name}"] = output.dtype.torch
         for name, tensor in program.constants:
@@ -212,14 +212,21 @@ class DirectLauncher:
     def _kernel(self, step: Launch, told: Sequence[int]) -> str:
         """The name of a kernel that is given numbers for some of its tensors, by their places."""
         name = f"kernel_{step.kernel}"
-        if self._is_on_gpu or not told:
+        if not told:
             return name
         numbers = "_".join(map(str, told))
         kinds = [Kind.INTEGER if n in told else kind for n, kind in enumerate(step.kinds)]
         of_numbers = f"{name}_at_{numbers}"
         if of_numbers not in self._globals:
-            self._globals[of_numbers] = builtin(self._of_any[name], kinds)
+            self._globals[of_numbers] = self._builtin(self._of_any[name], kinds)
         return of_numbers
+
+    def _builtin(self, kernel: Callable[..., Any], kinds: Sequence[Kind]) -> Callable[..., Any]:
+        """A kernel as Python calls it, which a tensor among its arguments tells its GPU."""
+        if self._is_on_gpu:
+            kinds = [Kind.TENSOR if kind == Kind.ADDRESS else kind for kind in kinds]
+        function: Callable[..., Any] = builtin(kernel, kinds, self._device)
+        return function
 
 
 def _is_gpu(device: torch.device) -> bool:

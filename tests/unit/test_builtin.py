@@ -15,11 +15,13 @@ from babytriton.plan import Kind
 from babytriton.runtime import builtin as builtin_module
 from babytriton.runtime.builtin import builtin
 
+CPU = torch.device("cpu")
+
 
 def recorder(*kinds: Kind):
     """A function of arguments of some kinds, and a list of what it was called with."""
     calls: list[tuple] = []
-    return builtin(tvm_ffi.convert(lambda *values: calls.append(values)), kinds), calls
+    return builtin(tvm_ffi.convert(lambda *values: calls.append(values)), kinds, CPU), calls
 
 
 def test_tensors_are_where_their_elements_begin():
@@ -37,7 +39,7 @@ def test_numbers():
 
 def test_tensors_with_sizes():
     shapes: list[tuple[int, ...]] = []
-    call = builtin(tvm_ffi.convert(lambda x: shapes.append(tuple(x.shape))), [Kind.TENSOR])
+    call = builtin(tvm_ffi.convert(lambda x: shapes.append(tuple(x.shape))), [Kind.TENSOR], CPU)
     for shape in ((2, 3), (), (5, 0, 1)):
         call(torch.zeros(shape))
     assert shapes == [(2, 3), (), (5, 0, 1)]
@@ -47,7 +49,7 @@ def test_errors_of_kernels():
     def fail(_):
         raise ValueError("no such number")
 
-    call = builtin(tvm_ffi.convert(fail), [Kind.INTEGER])
+    call = builtin(tvm_ffi.convert(fail), [Kind.INTEGER], CPU)
     for _ in range(3):
         with pytest.raises(ValueError, match="no such number"):
             call(1)
@@ -76,7 +78,7 @@ def test_nothing_is_kept_but_the_kernel():
     owner = Owner()
     function = tvm_ffi.convert(lambda *_, owner=owner: None)
     alive = weakref.ref(owner)
-    call = builtin(function, [Kind.ADDRESS, Kind.FLOAT])
+    call = builtin(function, [Kind.ADDRESS, Kind.FLOAT], CPU)
     del function, owner
     gc.collect()
     assert alive() is not None
