@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_one, is_symbolic
@@ -42,13 +43,18 @@ TENSOR_CORES = 80
 ALIGNED = 8
 """Halves of a vector that cuBLAS loads, where the rows of an operand are multiples of it."""
 
-LARGE_IF_UNALIGNED, LONG_IF_UNALIGNED = 1 << 30, 512
+LARGE_IF_UNALIGNED, LONG_IF_UNALIGNED, DEEP_IF_UNALIGNED = 1 << 30, 512, 1 << 25
 """Multiplications from which on a product is worth copies of such operands with zeros behind each
-row; and how many rows and columns it has then, at least."""
+row; how many rows and columns it has then, at least; and multiplications of few long sums."""
 
 FEW_SUMS, DEEP_SUMS = 1 << 16, 1 << 13
 """How many results a product has at most, and how long its sums are at least, for cuBLAS to be slow
 where it adds something to them itself."""
+
+FEW_IN_PIECES, FEW_ACROSS, LONG_PIECE, PIECES, BESIDE = 1 << 12, 1 << 10, 128, 512, 4
+"""How many results a product with sums as long has at most for our kernels to add these up in
+pieces on a GPU, and where an operand lies across them; how long a piece is at least, and how many
+there are at most; and how many times more bytes operands have than all pieces leave."""
 
 FEW, FEW_ON_CPU = 4, 8
 """How often a kernel may multiply each number of an operand for the product to be as much work as
@@ -92,7 +98,8 @@ def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]
 def zeros_behind(site: Site, own: Any, rows: Sequence[Any], depth: Any, *columns: Any) -> int:
     """How many zeros make rows of an operand of a large product on a GPU multiples of a vector.
 
-    cuBLAS took four times as long for 4096x4096x1003 in halves as for 4096x4096x1024.
+    cuBLAS took four times as long for 4096x4096x1003 in halves as for 4096x4096x1024, and eight
+    times as long for 7x1000003 by 1000003x7 in bfloat16 as in float16.
 
     Args:
         site: the call that is the product.
@@ -105,10 +112,52 @@ def zeros_behind(site: Site, own: Any, rows: Sequence[Any], depth: Any, *columns
     if device != "cuda" or not is_half or any(map(is_symbolic, sizes)):
         return 0
     across = [math.prod(map(int, own)) for own in (rows, columns)]
-    is_large = math.prod(across) * int(depth) >= LARGE_IF_UNALIGNED
-    if not is_large or min(across) < LONG_IF_UNALIGNED or _fused(site.builder.target):
+    work = math.prod(across) * int(depth)
+    is_large = work >= LARGE_IF_UNALIGNED and min(across) >= LONG_IF_UNALIGNED
+    is_deep = int(depth) >= DEEP_SUMS and math.prod(across) <= FEW_SUMS
+    is_deep = is_deep and work >= DEEP_IF_UNALIGNED and site.dtype == torch.bfloat16
+    if not (is_large or is_deep) or min(across) <= FEW or _fused(site.builder.target):
         return 0
     return -int(own) % ALIGNED
+
+
+def piece_of_sums(
+    site: Site,
+    labels: Sequence[Hashable],
+    *operands: tuple[Sequence[Any], Sequence[Hashable]],
+) -> int | None:
+    """How long the pieces are that few long sums of products are cut into on a GPU, if they are.
+
+    A block of threads adds up all of a sum otherwise, and few blocks do not fill a GPU. On an H200
+    64x32768 by 32768x64 in float32 took 23 microseconds, and 29 by cuBLAS; 16x65536 by 65536x16
+    took 17.7 and 26. Of halves cuBLAS took less, unless kernels of ours are asked for.
+
+    Args:
+        site: the call that is the product.
+        labels: of the axes of its result.
+        operands: the sizes of each, and labels of its axes.
+    """
+    sizes = {label: n for shape, own in operands for label, n in zip(own, shape)}
+    summed = [label for label in sizes if label not in labels]
+    ours = torch.float32, torch.float64, *_fused(site.builder.target)
+    if site.builder.device.type != "cuda" or site.dtype not in ours:
+        return None
+    if any(map(is_symbolic, sizes.values())) or len(operands) != 2 or len(summed) != 1:
+        return None
+    if any(sorted(map(str, own)) != sorted({*map(str, own)}) for _, own in operands):
+        return None  # of diagonals
+    depth, results = int(sizes[summed[0]]), math.prod(int(sizes[label]) for label in labels)
+    numbers = [math.prod(map(int, shape)) for shape, _ in operands]
+    used = [depth * results // count for count in numbers]
+    is_along = all(own[-1] == summed[0] for _, own in operands)
+    most = FEW_IN_PIECES if is_along else FEW_ACROSS
+    if depth < DEEP_SUMS or results > most or min(used) <= FEW:
+        return None
+    bytes = sum(numbers) * site.dtype.itemsize
+    left = results * opmath(site.dtype).itemsize
+    count = min(PIECES, max(bytes // (BESIDE * left), 1))
+    least = max(LONG_PIECE, -(-depth // count))
+    return -(-least // LONG_PIECE) * LONG_PIECE
 
 
 def adds_apart(site: Site, rows: Sequence[Any], depth: Any, *columns: Any) -> bool:

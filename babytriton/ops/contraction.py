@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from tvm import relax, te
 
-from babytriton.ops.choice import keep_product
+from babytriton.ops.choice import keep_product, piece_of_sums
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site, compute
@@ -18,6 +19,9 @@ from babytriton.types import dtype_of
 
 Labels = Sequence[Hashable]
 """The names of a tensor's axes, one an axis; a string serves where letters do."""
+
+_Position: TypeAlias = Mapping[Hashable, Any]
+"""Indices, by the labels of axes."""
 
 
 def require_one_number_dtype(
@@ -62,36 +66,101 @@ def contract(
         labels: of the result's axes.
         dtype: of the sum and the result; that torch computes in if not given.
     """
-    exprs = [expr for expr, _ in operands]
-    acc = dtype_of(dtype or opmath(getattr(torch, str(exprs[0].ty.dtype)))).name
+    acc = dtype_of(dtype or opmath(getattr(torch, str(operands[0][0].ty.dtype)))).name
     sizes: dict[Hashable, Any] = {}
     for expr, axes in operands:
         for label, size in zip(axes, expr.ty.shape):
             if label not in sizes or is_one(sizes[label]):
                 sizes[label] = size
+    sums = _Sums(site, name, operands, acc)
     summed = [label for label in sizes if label not in labels]
+    length = piece_of_sums(site, labels, *_shapes(operands))
+    if length is not None:
+        return sums.in_pieces(sizes, labels, summed[0], length)
     if len(operands) > 1 and summed:
-        keep_product(site, *((list(expr.ty.shape), given) for expr, given in operands))
+        keep_product(site, *_shapes(operands))
+    return sums.of(sizes, labels)
 
-    def fn(*tensors: te.Tensor) -> te.Tensor:
-        reduced = {x: te.reduce_axis((0, int64(sizes[x])), name="k") for x in summed}
 
-        def body(*index: Any) -> Any:
-            position = dict(zip(labels, index)) | reduced
-            factors = [
-                _read(tensor, axes, position, sizes).astype(acc)
-                for tensor, (_, axes) in zip(tensors, operands)
-            ]
-            product = factors[0] if len(factors) == 1 else factors[0] * factors[1]
-            return te.sum(product, axis=list(reduced.values())) if reduced else product
+def is_in_pieces(site: Site, operands: Sequence[tuple[relax.Expr, Labels]], labels: Labels) -> bool:
+    """Whether :func:`contract` adds up few long sums in pieces."""
+    return piece_of_sums(site, labels, *_shapes(operands)) is not None
 
-        return compute([sizes[label] for label in labels], body, name)
 
-    return site.te(name, fn, *exprs)
+def _shapes(operands: Sequence[tuple[relax.Expr, Labels]]) -> list[tuple[list[Any], Labels]]:
+    return [(list(expr.ty.shape), axes) for expr, axes in operands]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums of products of the elements of one or two tensors.
+
+    Attributes:
+        site: the call to emit into.
+        name: of the kernel.
+        operands: each tensor and the labels of its axes.
+        dtype: of the sums.
+    """
+
+    site: Site
+    name: str
+    operands: Sequence[tuple[relax.Expr, Labels]]
+    dtype: str
+
+    def of(
+        self,
+        sizes: Mapping[Hashable, Any],
+        labels: Labels,
+        at: Callable[[_Position], _Position] = lambda position: position,
+    ) -> relax.Var:
+        """One kernel.
+
+        Args:
+            sizes: by the labels of the result's axes and of those that are summed over.
+            labels: of the result's axes.
+            at: gives the indices of operands, by their labels, from those.
+        """
+        summed = [label for label in sizes if label not in labels]
+
+        def fn(*tensors: te.Tensor) -> te.Tensor:
+            reduced = {x: te.reduce_axis((0, int64(sizes[x])), name="k") for x in summed}
+
+            def body(*index: Any) -> Any:
+                position = at(dict(zip(labels, index)) | reduced)
+                factors = [
+                    _read(tensor, axes, position, sizes).astype(self.dtype)
+                    for tensor, (_, axes) in zip(tensors, self.operands)
+                ]
+                product = factors[0] if len(factors) == 1 else factors[0] * factors[1]
+                return te.sum(product, axis=list(reduced.values())) if reduced else product
+
+            return compute([sizes[label] for label in labels], body, self.name)
+
+        return self.site.te(self.name, fn, *(expr for expr, _ in self.operands))
+
+    def in_pieces(
+        self, sizes: Mapping[Hashable, Any], labels: Labels, summed: Hashable, length: int
+    ) -> relax.Var:
+        """A kernel for pieces of so many products, one that adds these up, and one for the rest."""
+        piece, count = object(), int(sizes[summed]) // length
+        done = count * length
+
+        def of_piece(position: _Position) -> _Position:
+            return {**position, summed: position[piece] * int64(length) + position[summed]}
+
+        def of_rest(position: _Position) -> _Position:
+            return {**position, summed: position[summed] + int64(done)}
+
+        parts = self.of({**sizes, piece: count, summed: length}, [piece, *labels], of_piece)
+        total = self.site.emit(relax.op.sum(parts, axis=[0]))
+        if done == int(sizes[summed]):
+            return total
+        rest = self.of({**sizes, summed: int(sizes[summed]) - done}, labels, of_rest)
+        return self.site.emit(relax.op.add(total, rest))
 
 
 def _read(
-    tensor: te.Tensor, axes: Labels, position: dict[Hashable, Any], sizes: dict[Hashable, Any]
+    tensor: te.Tensor, axes: Labels, position: _Position, sizes: Mapping[Hashable, Any]
 ) -> Any:
     """The element of a tensor at labelled indices."""
     index = [

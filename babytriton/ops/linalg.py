@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tvm import relax
 
 from babytriton.ops.choice import adds_apart, keep_product, zeros_behind
-from babytriton.ops.contraction import Labels, contract, require_one_number_dtype
+from babytriton.ops.contraction import Labels, contract, is_in_pieces, require_one_number_dtype
 from babytriton.ops.gradients import linalg as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
@@ -32,8 +32,10 @@ def _product(site: Site, x: Value, other: Value) -> relax.Expr:
     batches = [list(range(2 - len(shape), 0)) for shape in (left, right)]
     labels = [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]]
     found = [_in_place(site, *operand) for operand in zip((x, other), labels)]
-    if any(own != given for (_, own), given in zip(found, labels)):
-        return contract(site, "matmul", found, [*max(batches, key=len), *rows, *columns])
+    is_turned = any(own != given for (_, own), given in zip(found, labels))
+    result = [*max(batches, key=len), *rows, *columns]
+    if is_turned or is_in_pieces(site, found, result):
+        return contract(site, "matmul", found, result)
     keep_product(site, *zip((left, right), labels))
     return relax.op.matmul(x.expr, other.expr, out_dtype=dtype_of(opmath(dtype)).name)
 
@@ -151,11 +153,16 @@ def _constant(site: Site, beta: float, alpha: float) -> None:
 def _add_product(site: Site, input: Value, x: Value, y: Value, beta: float, alpha: float) -> Any:
     require_one_number_dtype(input, x, y)
     _constant(site, beta, alpha)
-    if x.meta.ndim == y.meta.ndim == 2 and adds_apart(site, x.meta.shape[:1], *y.meta.shape):
+    try:
+        product = _product(site, x, y)
+    except Unsupported:
+        is_flat = x.meta.ndim == y.meta.ndim == 2
+        if not is_flat or not adds_apart(site, x.meta.shape[:1], *y.meta.shape):
+            raise
         given: list[Any] = [x, y]
         sums: Any = torch.mm(*given)
         return _plus(site, input, sums.expr, beta, alpha)
-    return _plus(site, input, site.emit(_product(site, x, y)), beta, alpha)
+    return _plus(site, input, site.emit(product), beta, alpha)
 
 
 def _addmm(
@@ -207,13 +214,16 @@ def _linear(site: Site, input: Value, weight: Value, bias: Value | None = None) 
         given[:2] = (_with_zeros(site, x, after) for x in given[:2])
         padded: Any = F.linear(*given)
         return padded.expr
-    if bias is not None and adds_apart(site, rows, depth, *columns):
-        sums: Any = F.linear(*given[:2])
-        return (sums + bias).expr
     batch = list(range(input.meta.ndim - 1))
     out: list[Any] = ["n"] if weight.meta.ndim == 2 else []
     operands = [(input.expr, [*batch, "k"]), (weight.expr, [*out, "k"])]
-    product = contract(site, "linear", operands, [*batch, *out])
+    try:
+        product = contract(site, "linear", operands, [*batch, *out])
+    except Unsupported:
+        if bias is None or not adds_apart(site, rows, depth, *columns):
+            raise
+        sums: Any = F.linear(*given[:2])
+        return (sums + bias).expr
     if bias is not None:
         product = relax.op.add(product, site.expr(bias, opmath(dtype)))
     return site.cast(product, site.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -177,6 +178,10 @@ def test_which_halves_get_zeros_behind_them() -> None:
         assert len(bt.jit(target=GPU)(fn).lower(x, w).compile().kernels) == count
     fused = bt.Target("cuda", gpu.ARCH, products="fused")
     assert kernels((1024, 1031), (1031, 1024), target=fused) == 1
+    deep = (16, 200001), (200001, 16)
+    assert kernels(*deep) == 0
+    assert kernels(*deep, torch.bfloat16) == 2
+    assert kernels((16, 20001), (20001, 16), torch.bfloat16) == 0  # not enough
 
 
 def added(x, w, b):
@@ -186,14 +191,14 @@ def added(x, w, b):
 @pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
 @pytest.mark.parametrize("fn", [layer, added])
 def test_what_is_added_to_few_long_sums_is_added_by_a_kernel(fn) -> None:
-    shapes = (16, 10000), (12, 10000), (12,)
+    shapes = (80, 10000), (60, 10000), (60,)
     args = tuple(torch.randn(shape).requires_grad_() for shape in shapes)
     given = tuple(x.detach() for x in args)
     compiled = bt.jit(target=GPU)(fn).lower(*given).compile()
     (product,) = compiled.fallbacks
     assert product.name == {layer: "linear", added: "mm"}[fn]
     assert len(compiled.kernels) == 1
-    assert f"// {product.name}: float32[16, 12], b: float32[12]," in compiled.source("cuda")
+    assert f"// {product.name}: float32[80, 60], b: float32[60]," in compiled.source("cuda")
     few = tuple(x.detach()[:, :8000] if x.ndim == 2 else x.detach() for x in args)
     assert bt.jit(target=GPU)(fn).lower(*few).fallbacks[0].name in ("linear", "addmm")
     wide = [x.double().requires_grad_() for x in given]
@@ -205,6 +210,90 @@ def test_what_is_added_to_few_long_sums_is_added_by_a_kernel(fn) -> None:
     for one, other in zip(ours, torch.autograd.grad(exact, wide, grad.double())):
         within = {"rtol": 1e-4, "atol": 1e-4 * other.abs().max().item()}
         torch.testing.assert_close(one.double(), other, **within)
+
+
+def turned_over(x, w):
+    return x.t() @ w
+
+
+def of_batches(x, w):
+    return torch.einsum("bik,jk->bij", x, w) * 2
+
+
+@pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
+@pytest.mark.parametrize(
+    ("fn", "shapes", "kernels"),
+    [
+        (layer, ((64, 8192), (64, 8192), (64,)), 2),
+        (layer, ((7, 10007), (9, 10007), (9,)), 3),  # and a rest
+        (added, ((16, 9000), (12, 9000), (12,)), 3),
+        (turned_over, ((8200, 16), (8200, 32)), 3),
+        (of_batches, ((3, 5, 8192), (6, 8192)), 2),
+    ],
+)
+def test_few_long_sums_are_in_pieces(fn, shapes, kernels) -> None:
+    args = tuple(torch.randn(shape).requires_grad_() for shape in shapes)
+    given = tuple(x.detach() for x in args)
+    compiled = bt.jit(target=GPU)(fn).lower(*given).compile()
+    assert compiled.fallbacks == ()
+    assert len(compiled.kernels) == kernels
+    assert max(math.prod(launch.grid) for launch in compiled.launches) >= 32
+    wide = [x.double().requires_grad_() for x in given]
+    exact = fn(*wide)
+    within = {"rtol": 1e-4, "atol": 1e-4 * exact.abs().max().item()}
+    for order in emulator.ORDERS[:2]:
+        with emulator.thread_order(order, lockstep=False):
+            found = gpu.call(compiled, given).double()
+            torch.testing.assert_close(found, exact.detach(), **within)
+    grad = torch.randn(exact.shape)
+    ours = gpu.gradients(bt.jit(target=GPU)(fn).lower(*args).compile(), args, {0: grad})
+    for one, other in zip(ours, torch.autograd.grad(exact, wide, grad.double())):
+        within = {"rtol": 1e-4, "atol": 1e-4 * other.abs().max().item()}
+        torch.testing.assert_close(one.double(), other, **within)
+
+
+@pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (layer, ((40, 8192), (64, 8192), (64,))),
+        (layer, ((7, 10007), (9, 10007), (9,))),
+        (turned_over, ((8192, 24), (8192, 32))),
+    ],
+)
+def test_long_sums_on_tensor_cores_are_in_pieces(fn, shapes, dtype) -> None:
+    args = tuple(torch.randn(shape).to(dtype) for shape in shapes)
+    target = bt.Target("cuda", gpu.ARCH, products="tf32")
+    compiled = bt.jit(target=target)(fn).lower(*args).compile()
+    assert compiled.fallbacks == ()
+    assert "mma.sync" in compiled.source("cuda")
+    assert max(math.prod(launch.grid) for launch in compiled.launches) >= 32
+    exact = fn(*(x.double() for x in args))
+    within = torch.finfo(torch.bfloat16 if dtype == torch.bfloat16 else torch.float16).eps
+    atol = within * exact.abs().max().item()
+    found = gpu.call(compiled, args).double()
+    torch.testing.assert_close(found, exact, rtol=2 * within, atol=atol)
+
+
+def test_which_long_sums_are_in_pieces() -> None:
+    def product(x, w):
+        return x @ w.t()
+
+    def names(fn, left, right, dtype=torch.float32, target=GPU) -> list[str]:
+        given = (torch.empty(shape, dtype=dtype, device="meta") for shape in (left, right))
+        return fallbacks(fn, *given, target=target)
+
+    assert names(product, (64, 8192), (64, 8192)) == []
+    assert names(product, (64, 8000), (64, 8000)) == ["matmul"]  # not long
+    assert names(product, (65, 8192), (64, 8192)) == ["matmul"]  # not few
+    assert names(product, (64, 8192), (64, 8192), torch.float64) == []
+    assert names(product, (64, 8192), (64, 8192), torch.bfloat16) == ["matmul"]
+    assert names(turned_over, (8192, 32), (8192, 32)) == []
+    assert names(turned_over, (8192, 64), (8192, 32)) == ["matmul"]  # lies across
+    x = torch.empty(64, 8192)
+    sized = bt.jit(target=GPU, dynamic=True)(product).lower(x, torch.empty(32, 8192))
+    assert [fallback.name for fallback in sized.fallbacks] == ["matmul"]
 
 
 @pytest.mark.parametrize("rows", [1, 4])
