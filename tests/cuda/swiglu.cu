@@ -14,15 +14,15 @@ __device__ __forceinline__ float fast_exp(float x) {
 
 // functions.py:19  return F.silu(gate) * x
 // gate: float16[64, 1024], x: float16[64, 1024], swiglu: float16[64, 1024]
-// grid 32, block 256
-extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
+// grid 64, block 128
+extern "C" __global__ void __launch_bounds__(128) swiglu_kernel(
     const half* __restrict__ gate, const half* __restrict__ x, half* __restrict__ swiglu) {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   alignas(16) half gate_vector[8];
-  *(uint4*)gate_vector = *(const uint4*)(gate + block * 2048 + thread * 8);
+  *(uint4*)gate_vector = *(const uint4*)(gate + block * 1024 + thread * 8);
   alignas(16) half x_vector[8];
-  *(uint4*)x_vector = *(const uint4*)(x + block * 2048 + thread * 8);
+  *(uint4*)x_vector = *(const uint4*)(x + block * 1024 + thread * 8);
   alignas(16) half swiglu_vector[8];
   #pragma unroll
   for (int lane = 0; lane < 8; ++lane) {
@@ -30,5 +30,5 @@ extern "C" __global__ void __launch_bounds__(256) swiglu_kernel(
         (half)(0.25f * (float)gate_vector[lane]
         * fast_reciprocal(0.25f + 0.25f * fast_exp(-(float)gate_vector[lane]))) * x_vector[lane];
   }
-  *(uint4*)(swiglu + block * 2048 + thread * 8) = *(uint4*)swiglu_vector;
+  *(uint4*)(swiglu + block * 1024 + thread * 8) = *(uint4*)swiglu_vector;
 }

@@ -13,5 +13,5 @@ def f(x):
 def run():
     compiled = f.lower(torch.ones(5000)).compile()
     compiled.with_source(
-        compiled.source().replace("__launch_bounds__(256)", "__launch_bounds__(64)")
+        compiled.source().replace("__launch_bounds__(128)", "__launch_bounds__(64)")
     )

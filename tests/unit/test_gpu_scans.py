@@ -101,6 +101,18 @@ def test_sizes_that_calls_tell(fn: Callable[..., Any], shape: tuple[int, ...]) -
     agree(fn, x, program)
 
 
+@pytest.mark.parametrize(
+    ("length", "dtype", "threads"),
+    [
+        *((1024, torch.float32, 64), (1024, torch.bfloat16, 64), (256, torch.float32, 64)),
+        *((4096, torch.float32, 256), (4096, torch.bfloat16, 256), (1003, torch.float32, 256)),
+    ],
+)
+def test_threads_of_a_row(length: int, dtype: torch.dtype, threads: int) -> None:
+    (launch,) = compiled(forth, torch.empty(4096, length, dtype=dtype)).launches
+    assert launch.block == (threads,)
+
+
 def forth(x):
     return (x.cumsum(-1),)
 

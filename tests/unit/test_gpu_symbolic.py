@@ -250,7 +250,7 @@ def test_few_rows_may_be_long(length: int) -> None:
 
 def test_large_tensors_fill_the_gpu() -> None:
     own = program(lambda x: x.sum(), MATRIX)
-    assert blocks(own, n=4096, m=1024) == [512, 1]
+    assert blocks(own, n=4096, m=1024) == [1024, 1]
     assert blocks(own, n=2, m=3) == [1, 1]
     heads = re.findall(r"__global__ void [^{]*", own.source())
     assert [re.findall(r"\bint (\w+)", head) for head in heads] == [["pieces", "steps"], ["pieces"]]

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 WORDS = {
+    torch.float32: "float2",
+    torch.int32: "int2",
     torch.float16: "half2",
     torch.bfloat16: "nv_bfloat162",
     torch.int16: "short2",
@@ -106,12 +108,22 @@ def test_of_several_dtypes() -> None:
     """As many as a thread moves of the largest numbers."""
 
     def scaled(x, s):
-        return x.T.half() * s, x.T.float()
+        return x.T.half() * s, x.T.double()
 
     x, s = values(1284, 1412, dtype=torch.int8), values(1412, 1) / 128
     program = compiled(scaled, x, s)
     assert set(moved(program.source())) == {"char2", "half2"}
     check(scaled, x, s, within=1e-3, program=program)
+
+
+def test_pairs_of_the_longest_numbers() -> None:
+    def both(x):
+        return x.T.half(), x.T.float()
+
+    x = values(1284, 1412, dtype=torch.int8)
+    program = compiled(both, x)
+    assert set(moved(program.source())) == {"char2", "half2", "float2"}
+    check(both, x, within=0, program=program)
 
 
 def test_of_each_matrix() -> None:

@@ -27,7 +27,7 @@ from babytriton.passes.gpu.extents import Extent, parts, product, whole_parts
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.row_counts import RowCounts
 from babytriton.passes.gpu.sweeps import Sweeps
-from babytriton.passes.gpu.threads import most_threads, thread_count
+from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, THREADS, Tile
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
@@ -107,7 +107,7 @@ class Columns(ScheduleRule):
                 nest = Program.of(sch, group, []) if is_pointwise(sch, group[0]) else None
                 if nest is None:
                     return None
-                kernels.append(vector_kernel(nest, thread_count(target)))
+                kernels.append(vector_kernel(nest, most_threads(target)))
                 continue
             writer = ColumnWriter.of(sch, group, most)
             if writer is None:

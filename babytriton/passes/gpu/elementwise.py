@@ -12,7 +12,7 @@ from babytriton.passes.blocks import inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.extents import is_multiple
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.sweeps import Sweeps
-from babytriton.passes.gpu.threads import bind_flat, bind_one, thread_count
+from babytriton.passes.gpu.threads import bind_flat, bind_one, most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     as_expr,
@@ -24,12 +24,16 @@ from babytriton.passes.gpu.writing import (
     only,
     written_out,
 )
+from babytriton.passes.intrinsics import has_slow_functions
 from babytriton.passes.nests import Nest, fuse_nest, inlined_nests
 from babytriton.passes.statements import sequence
 
+# Threads of a block: with more, its last blocks would keep fewer processors busy for longer.
+THREADS = 128
+
 # Vectors of a thread, whose loads are all on the way at once; and elements of a kernel from which
-# on it has as many. With fewer, more threads do the same; with more vectors, the last blocks would
-# run for longer while others have nothing to do.
+# on it has as many. With fewer, more threads do the same. Where functions are computed it has one,
+# since no load moves over what these take.
 SEVERAL, MANY = 2, 1 << 20
 
 
@@ -52,19 +56,20 @@ class Elementwise(ScheduleRule):
         programs = [Program.of(sch, nest, []) for nest in nests]
         if not all(programs):
             return None
-        threads = thread_count(target)
-        kernels = [vector_kernel(program, threads) for program in programs if program is not None]
+        most = most_threads(target)
+        kernels = [vector_kernel(program, most) for program in programs if program is not None]
         return written_out(sch.mod["main"], kernels)
 
 
-def vector_kernel(program: Program, threads: int) -> tirx.Stmt:
-    """A kernel of a program of a single row."""
+def vector_kernel(program: Program, most: int) -> tirx.Stmt:
+    """A kernel of a program of a single row, whose blocks have at most so many threads."""
     if not program.elements:
         return single_number(program)
     length, width = program.length, program.vector(has_tail=True)
-    several = 1
+    several, threads = 1, min(THREADS, most)
     if isinstance(length, int):
-        several = SEVERAL if length >= MANY else 1
+        is_brief = not any(has_slow_functions(block.value) for block in program.blocks)
+        several = SEVERAL if length >= MANY and is_brief else 1
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
     load = writer.keep(Sweeps.of(program).shared(0, keeps=False))

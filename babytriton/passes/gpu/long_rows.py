@@ -43,7 +43,7 @@ VECTORS = 4
 # less, where registers hold them; and blocks that rows are cut into, together: more than any
 # GPU runs at once, and few enough for each to combine their results.
 MANY_ROWS, BUSY_ROWS = 128, 32
-BLOCKS = 512
+BLOCKS = 1024
 
 # What a row must have at least to be cut up.
 LONG = THREADS * VECTORS * 4 * 8

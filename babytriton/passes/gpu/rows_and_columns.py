@@ -13,7 +13,14 @@ from babytriton.passes.gpu.columns import SHARED, ColumnWriter
 from babytriton.passes.gpu.combining import Lines, Part, has_shuffles, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Program
-from babytriton.passes.gpu.rowwise import BLOCK, MOST_THREADS, Layout, RowWriter, has_registers
+from babytriton.passes.gpu.rowwise import (
+    BLOCK,
+    MOST_THREADS,
+    Layout,
+    RowWriter,
+    Share,
+    has_registers,
+)
 from babytriton.passes.gpu.sweeps import Sweeps, is_of_row
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.tiles import Tile
@@ -72,7 +79,10 @@ class RowsAndColumns(ScheduleRule):
         shuffles = has_shuffles(target)
         most = min(MOST_THREADS, most_threads(target))
         is_in_strips = not any(map(is_of_row, program.blocks))
-        layout = strips(program, most) if is_in_strips else Layout.of(program, most, shuffles)
+        if is_in_strips:
+            layout = strips(program, most)
+        else:
+            layout = Layout.of(program, most, shuffles, Share.of_many(program))
         if layout is None or not layout.is_kept or not _fits(program, layout):
             return None
         warps = min(most // WARP, _most_warps(columns))

@@ -10,6 +10,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import CHEAP, inline_cheap, open_kernel
 from babytriton.passes.gpu.combining import SHUFFLED, Team, has_shuffles
 from babytriton.passes.gpu.extents import Extent, known
@@ -20,6 +21,7 @@ from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter, is_of_row
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
+    VECTOR,
     WARP,
     as_expr,
     below,
@@ -46,6 +48,9 @@ MOST_THREADS = 1024
 WORDS_OF_MOST = 40
 WORDS = 64
 
+# Bytes of a word.
+WORD = 4
+
 # Words that a number of the row takes which a later sweep needs, with what is computed around it:
 # with so many, NVIDIA's compiler spilled nothing in the kernels that were joined from others.
 VALUE = 3
@@ -53,8 +58,13 @@ VALUE = 3
 # How much text it may take to compute elements again in each sweep, where no register keeps them.
 REPEATED = 1024
 
-# Words that a thread should have of a row, before it is shared by more than a warp.
-BUSY = 16
+# Words that a thread should have of a row, before it is shared by more than a warp; of one that is
+# read number by number, or of which no later sweep needs anything; and of one with weights, which
+# several rows of a block share where each is a warp's.
+BUSY, BRIEF, WEIGHTED = 16, 8, 32
+
+# Rows of which so many warps to a block are enough for a GPU.
+MANY_ROWS = 1024
 
 
 class Rowwise(ScheduleRule):
@@ -86,7 +96,9 @@ class Rowwise(ScheduleRule):
             program = None if rows is None else Program.of(sch, infos, rows)
             shuffles = has_shuffles(target)
             program = None if program is None else side_by_side(program)
-            layout = None if program is None else Layout.of(program, most, shuffles)
+            layout = None
+            if program is not None:
+                layout = Layout.of(program, most, shuffles, Share.of(program))
             if program is not None and layout is not None and self._suits(program, layout):
                 found.append(RowWriter(program, layout, shuffles))
                 if layout.is_kept:
@@ -137,6 +149,47 @@ def most_words(threads: int) -> int:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a thread should have of a row.
+
+    Attributes:
+        words: of each number that registers keep, or that it is read by.
+        busy: of how many a thread should have, before more threads share a row.
+        of_warp: likewise, before more than a warp does.
+    """
+
+    words: float
+    busy: int
+    of_warp: int
+
+    @classmethod
+    def of(cls, program: Program) -> Share:
+        """For rows that take all of a thread block."""
+        kept, width = Sweeps.of(program).words(), program.vector(has_tail=False)
+        if width == 1:
+            return cls(max(kept, 1), BRIEF, BRIEF)
+        if not kept:
+            return cls(VECTOR / (WORD * width), BRIEF, BRIEF)
+        rows = program.row_count
+        shares = _has_weights(program) and not (isinstance(rows, int) and rows < MANY_ROWS)
+        return cls(max(kept, 1), BUSY, WEIGHTED if shares else BUSY)
+
+    @classmethod
+    def of_many(cls, program: Program) -> Share:
+        """For rows that a thread block goes through one after the other."""
+        return cls(max(Sweeps.of(program).words(), 1), BUSY, BUSY)
+
+
+def _has_weights(program: Program) -> bool:
+    """Whether all rows read something that differs along them."""
+    rows = {variable for variable, _ in program.rows}
+    return any(
+        access.moves and rows.isdisjoint(nodes(access.place, tirx.Var))
+        for _, access in program.accesses()
+    )
+
+
+@dataclass(frozen=True)
 class Layout:
     """How rows are shared out.
 
@@ -155,13 +208,14 @@ class Layout:
     is_kept: bool
 
     @classmethod
-    def of(cls, program: Program, most: int, shuffles: bool) -> Layout | None:
+    def of(cls, program: Program, most: int, shuffles: bool, share: Share) -> Layout | None:
         """For at most so many threads a row; None where threads cannot share the program.
 
         Args:
             program: what is computed.
             most: threads of a block.
             shuffles: whether threads pass each other values without memory.
+            share: what each should have of a row.
         """
         blocks = [block for block in program.blocks if not block.is_of_columns]
         reductions = [block for block in blocks if block.combine is not None]
@@ -176,8 +230,9 @@ class Layout:
         threads = 1
         while threads < min(vectors, WARP):
             threads *= 2
-        while threads < min(most, vectors) and max(words, 1) * length > threads * BUSY:
-            threads *= 2
+        if share.words * length > threads * share.of_warp:
+            while threads < min(most, vectors) and share.words * length > threads * share.busy:
+                threads *= 2
         steps = -(-vectors // threads)
         if max(words, 1) * steps * width > most_words(threads):
             return cls._again(program, min(most, MOST_THREADS // 2), width)

@@ -42,8 +42,9 @@ from babytriton.passes.rows import is_on_points
 from babytriton.passes.scans import SCANNED, RowScan, as_points
 from babytriton.passes.statements import sequence
 
-# Threads of a block, at most; and thread blocks that fill any GPU.
-THREADS = 256
+# Threads of a block, at most, and where each has no more vectors of a row than it has at once; and
+# thread blocks that fill any GPU.
+THREADS, ENOUGH = 256, 64
 BLOCKS = 512
 
 # Vectors of a thread along a row, at least, before the row is shared by more blocks.
@@ -155,18 +156,17 @@ class ScanWriter:
         """
         rows, length = program.row_count, program.length
         # Rows of a length that a call tells may be short.
-        width, threads = 1, THREADS // 2
+        width = program.vector(has_tail=False) if isinstance(length, int) else 1
+        threads, turns = THREADS // 2, max(1, min(TURNS, HELD // width))
         if isinstance(length, int):
-            width = program.vector(has_tail=False)
-            threads = WARP
-            while threads < min(THREADS, -(-length // width)):
+            across, threads = -(-length // width), WARP
+            while threads < min(ENOUGH if across <= ENOUGH * turns else THREADS, across):
                 threads *= 2
         count: Extent = 1
         if not isinstance(rows, int) or rows < BLOCKS:
             most = tirx.floordiv(as_expr(length), number(threads * width * STEPS))
             wanted = tirx.floordiv(number(BLOCKS), tirx.Max(as_expr(rows), number(1)))
             count = pieces(wanted, most)
-        turns = max(1, min(TURNS, HELD // width))
         if isinstance(length, int):
             known = count if isinstance(count, int) else 1
             vectors = -(-length // (threads * width * known))

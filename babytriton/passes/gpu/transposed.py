@@ -40,8 +40,9 @@ from babytriton.passes.nests import offset
 # Rows of a tile that the threads of a block take at once.
 ROWS = 8
 
-# Bytes that a thread reads and writes at once, where numbers are smaller: a bank of shared memory.
-WORD = 4
+# Bytes that a thread reads and writes at once, where numbers are smaller: a bank of shared memory;
+# and where they are as long.
+WORD, PAIR = 4, 8
 
 # Vectors from one row of a tile to the next in shared memory: one more than in the tile, so that
 # a column of it lies in as many banks as a row.
@@ -124,7 +125,8 @@ def _unit(program: Program, across: int, loads: Sequence[ir.TensorLoad]) -> int:
     """Elements that a thread reads and writes at once."""
     block = program.blocks[0]
     dtypes = [block.dtype, *(str(load.source.ty.dtype) for load in loads)]
-    unit = max(1, WORD // max(map(item_bytes, dtypes)))
+    widest = max(map(item_bytes, dtypes))
+    unit = max(1, (PAIR if widest == WORD else WORD) // widest)
     while unit > 1 and not _fits(program, across, loads, unit):
         unit //= 2
     return unit
