@@ -97,32 +97,35 @@ STUDIES = (
     Study(
         (gpu.add, gpu.gelu_bias, gpu.swiglu),
         LARGE_SIZES,
-        _combined(elementwise__SEVERAL=(1, 2, 4), threads__THREADS=(128, 256, 512)),
+        _combined(elementwise__SEVERAL=(1, 2, 4), elementwise__THREADS=(64, 128, 256)),
     ),
     Study(
         (gpu.row_sums, gpu.total, gpu.column_sums, gpu.gemv),
         LARGE_SIZES,
-        _combined(streaming__LARGE=(1 << 20, 1 << 60)),
+        _combined(streaming__LARGE=(1 << 20, 1 << 25, 1 << 60)),
     ),
     Study(
         (gpu.softmax, gpu.layer_norm, gpu.rms_norm, gpu.cross_entropy, gpu.row_sums),
         ((4096, 1024), (4096, 1003), (16384, 4096)),
-        _combined(rowwise__BUSY=(4, 8, 16, 32), rowwise__BLOCK=(128, 256)),
+        [
+            *_combined(rowwise__WEIGHTED=(16, 32), rowwise__BLOCK=(128, 256)),
+            *_combined(rowwise__BUSY=(8, 16, 32), rowwise__BRIEF=(4, 8, 16)),
+        ],
     ),
     Study(
         (gpu.softmax, gpu.layer_norm, gpu.cross_entropy, gpu.row_sums),
         FEW_LONG,
-        _combined(long_rows__VECTORS=(2, 4, 8), long_rows__BLOCKS=(512, 1056)),
+        _combined(long_rows__VECTORS=(2, 4, 8), long_rows__BLOCKS=(512, 1024, 2048)),
     ),
     Study(
         (gpu.total,),
         (*LARGE_SIZES, (64, 32768)),
-        _combined(long_rows__BLOCKS=(264, 512, 528, 1056), long_rows__THREADS=(256, 512)),
+        _combined(long_rows__BLOCKS=(264, 528, 1024, 1056), long_rows__THREADS=(256, 512)),
     ),
     Study(
         (gpu.running_sums,),
         ((4096, 1024), (4096, 1003), (64, 32768)),
-        _combined(scan__THREADS=(64, 128, 256), scan__TURNS=(1, 2, 4)),
+        _combined(scan__ENOUGH=(32, 64, 128, 256), scan__TURNS=(2, 4)),
     ),
     Study(
         (gpu.column_variances, gpu.column_sums),
@@ -132,7 +135,7 @@ STUDIES = (
     Study(
         (gpu.transpose,),
         ((4096, 4096), (64, 32768), (4096, 1003)),
-        _combined(transposed__ROWS=(4, 8, 16), transposed__WORD=(4, 8)),
+        _combined(transposed__ROWS=(4, 8, 16), transposed__PAIR=(4, 8)),
     ),
 )
 

@@ -46,6 +46,15 @@ def row_sums(x, w):
     return x.sum(-1)
 
 
+def two_norms(x, w):
+    return layer_norm(x, w), F.rms_norm(x, x.shape[-1:], w)
+
+
+def gated_norm(x, w):
+    y = F.rms_norm(x, x.shape[-1:], w)
+    return F.silu(y) * y, torch.tanh(y + w)
+
+
 def gelu(x, w):
     return F.gelu(x + w)
 
@@ -146,13 +155,21 @@ def test_threads_of_a_row(fn, length: int, block: tuple[int, ...]) -> None:
     assert few.block == ((64,) if block == (32, 8) else block)
 
 
-def test_few_registers_hold_rows_of_a_warp() -> None:
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        for fn in (rms_norm, layer_norm):
-            (launch,) = compiled(fn, dtype, 4096, 1024).launches
-            assert launch.block == (32, 8)
-            assert launch.registers is None or launch.registers <= 64
-            assert not launch.spilled
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [768, 1000, 1024])
+@pytest.mark.parametrize(("fn", "is_of_warps"), [(rms_norm, True), (gated_norm, False)])
+def test_rows_of_a_warp_leave_registers(fn, is_of_warps: bool, length: int, dtype) -> None:
+    (launch,) = compiled(fn, dtype, 4096, length).launches
+    assert launch.block == ((32, 8) if is_of_warps else (64,))
+    assert launch.registers is not None
+    assert launch.registers <= 64
+    assert launch.spilled == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_norms_of_the_same_rows_are_one_kernel(dtype) -> None:
+    assert len(compiled(two_norms, dtype, 4096, 1024).launches) == 1
 
 
 @pytest.mark.parametrize(("rows", "vectors"), [(16384, 2), (256, 2), (255, 1), (1, 1)])

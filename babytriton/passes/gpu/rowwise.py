@@ -35,6 +35,7 @@ from babytriton.passes.gpu.writing import (
     store,
     written_out,
 )
+from babytriton.passes.intrinsics import has_slow_functions
 from babytriton.passes.nests import offset
 from babytriton.passes.rows import rows_first, shared_rows
 from babytriton.passes.statements import is_number
@@ -170,14 +171,23 @@ class Share:
             return cls(max(kept, 1), BRIEF, BRIEF)
         if not kept:
             return cls(VECTOR / (WORD * width), BRIEF, BRIEF)
-        rows = program.row_count
-        shares = _has_weights(program) and not (isinstance(rows, int) and rows < MANY_ROWS)
-        return cls(max(kept, 1), BUSY, WEIGHTED if shares else BUSY)
+        return cls(max(kept, 1), BUSY, WEIGHTED if _suits_warps(program, width) else BUSY)
 
     @classmethod
     def of_many(cls, program: Program) -> Share:
         """For rows that a thread block goes through one after the other."""
         return cls(max(Sweeps.of(program).words(), 1), BUSY, BUSY)
+
+
+def _suits_warps(program: Program, width: int) -> bool:
+    """Whether there are many rows that share weights, and a warp has room for one and its time."""
+    rows, length = program.row_count, program.length
+    if not isinstance(length, int) or (isinstance(rows, int) and rows < MANY_ROWS):
+        return False
+    elements = -(-length // (WARP * width)) * width
+    has_room = has_registers(Sweeps.of(program), WARP, elements)
+    is_brief = not any(has_slow_functions(block.value) for block in program.blocks)
+    return has_room and is_brief and _has_weights(program)
 
 
 def _has_weights(program: Program) -> bool:
