@@ -28,10 +28,9 @@ _KINDS_OF_TVM = {"of_integer": 1, "of_float": 3, "of_tensor": 7}
 
 # Python's interface for built-in functions with arguments by position: of the object that they are
 # methods of, an array of arguments, and their number. The object is a tuple here, and its first
-# item bytes: the kernel's handle, how many arguments it takes, DLPack's type and number of its
-# device, and a kind for each argument. TVM's kernels take a {kind, padding, value} for each. Of
-# torch's tensors, DLPack's table of functions gives a view, and of a device the current stream;
-# tvm-ffi keeps the stream that kernels are launched on.
+# item bytes: the kernel's handle, how many arguments it takes, and a kind for each. TVM's kernels
+# take a {kind, padding, value} for each. Of torch's tensors, DLPack's table of functions gives a
+# view, and of a tensor's GPU the current stream: tvm-ffi keeps the one to launch on.
 _CODE = """
 %value = type {{ i32, i32, i64 }}
 %tensor = type {{ ptr, i32, i32, i32, i32, ptr, ptr, i64 }}
@@ -40,7 +39,7 @@ define ptr @call(ptr %self, ptr %arguments, i64 %count) {{
   %bytes = call ptr inttoptr (i64 {tuple_item} to ptr)(ptr %self, i64 0)
   %known = call ptr inttoptr (i64 {bytes_content} to ptr)(ptr %bytes)
   %kernel = load ptr, ptr %known
-  %kinds = getelementptr i8, ptr %known, i64 24
+  %kinds = getelementptr i8, ptr %known, i64 16
   %expected_place = getelementptr i8, ptr %known, i64 8
   %expected = load i64, ptr %expected_place
   %is_expected = icmp eq i64 %count, %expected
@@ -54,6 +53,8 @@ begin:
   %result = alloca %value
   %current = alloca ptr
   %earlier = alloca ptr
+  %seen = alloca ptr
+  store ptr null, ptr %seen
   store %value zeroinitializer, ptr %result
   br label %next
 next:
@@ -72,6 +73,7 @@ tensor:
   %is_refused = icmp ne i32 %refused, 0
   br i1 %is_refused, label %failed, label %viewed
 viewed:
+  store ptr %view, ptr %seen
   %as_tensor = ptrtoint ptr %view to i64
   %start_place = getelementptr %tensor, ptr %view, i32 0, i32 0
   %start = load i64, ptr %start_place
@@ -108,9 +110,13 @@ stored:
   br label %next
 launch:
   %number_of_arguments = trunc i64 %count to i32
-  %type_place = getelementptr i8, ptr %known, i64 16
+  %last = load ptr, ptr %seen
+  %is_of_numbers = icmp eq ptr %last, null
+  br i1 %is_of_numbers, label %run, label %placed
+placed:
+  %type_place = getelementptr %tensor, ptr %last, i32 0, i32 1
   %type = load i32, ptr %type_place
-  %device_place = getelementptr i8, ptr %known, i64 20
+  %device_place = getelementptr %tensor, ptr %last, i32 0, i32 2
   %device = load i32, ptr %device_place
   %has_stream = icmp ne i32 %type, {cpu}
   br i1 %has_stream, label %stream, label %run
@@ -124,15 +130,18 @@ known_stream:
     i32 %type, i32 %device, ptr %own, ptr %earlier)
   br label %run
 run:
+  %is_set = phi i1 [ false, %launch ], [ false, %placed ], [ true, %known_stream ]
+  %own_type = phi i32 [ 0, %launch ], [ %type, %placed ], [ %type, %known_stream ]
+  %own_device = phi i32 [ 0, %launch ], [ %device, %placed ], [ %device, %known_stream ]
   %thread = call ptr inttoptr (i64 {let_others_run} to ptr)()
   %code = call i32 inttoptr (i64 {call} to ptr)(
     ptr %kernel, ptr %values, i32 %number_of_arguments, ptr %result)
   call void inttoptr (i64 {run_again} to ptr)(ptr %thread)
-  br i1 %has_stream, label %reset, label %ran
+  br i1 %is_set, label %reset, label %ran
 reset:
   %others = load ptr, ptr %earlier
   %reset_code = call i32 inttoptr (i64 {set_stream} to ptr)(
-    i32 %type, i32 %device, ptr %others, ptr null)
+    i32 %own_type, i32 %own_device, ptr %others, ptr null)
   br label %ran
 ran:
   %is_error = icmp ne i32 %code, 0
@@ -195,7 +204,7 @@ class _Code:
     module: Any
 
 
-def builtin(kernel: Any, kinds: Sequence[Kind], device: torch.device) -> Any:
+def builtin(kernel: Any, kinds: Sequence[Kind]) -> Any:
     """A kernel as a built-in function, of torch's tensors and of Python's numbers.
 
     Where torch has no view of a tensor, it is the kernel, which takes the same.
@@ -203,16 +212,11 @@ def builtin(kernel: Any, kinds: Sequence[Kind], device: torch.device) -> Any:
     Args:
         kernel: as TVM calls it.
         kinds: of each of its arguments.
-        device: that it runs on.
     """
     code = _code()
     if code is None:
         return kernel
-    own = tvm_ffi.device(device.type, device.index or 0)
-    known = struct.pack(
-        "qqii", kernel.__chandle__(), len(kinds), own.dlpack_device_type(), own.index
-    )
-    known += bytes(kinds)
+    known = struct.pack("qq", kernel.__chandle__(), len(kinds)) + bytes(kinds)
     # What the function is of keeps the kernel alive, and the code.
     return _make(ctypes.addressof(code.method), (known, kernel, code.raises, code), None)
 

@@ -225,7 +225,7 @@ class DirectLauncher:
         """A kernel as Python calls it, which a tensor among its arguments tells its GPU."""
         if self._is_on_gpu:
             kinds = [Kind.TENSOR if kind == Kind.ADDRESS else kind for kind in kinds]
-        function: Callable[..., Any] = builtin(kernel, kinds, self._device)
+        function: Callable[..., Any] = builtin(kernel, kinds)
         return function
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import weakref
@@ -15,13 +16,11 @@ from babytriton.plan import Kind
 from babytriton.runtime import builtin as builtin_module
 from babytriton.runtime.builtin import builtin
 
-CPU = torch.device("cpu")
-
 
 def recorder(*kinds: Kind):
     """A function of arguments of some kinds, and a list of what it was called with."""
     calls: list[tuple] = []
-    return builtin(tvm_ffi.convert(lambda *values: calls.append(values)), kinds, CPU), calls
+    return builtin(tvm_ffi.convert(lambda *values: calls.append(values)), kinds), calls
 
 
 def test_tensors_are_where_their_elements_begin():
@@ -39,7 +38,7 @@ def test_numbers():
 
 def test_tensors_with_sizes():
     shapes: list[tuple[int, ...]] = []
-    call = builtin(tvm_ffi.convert(lambda x: shapes.append(tuple(x.shape))), [Kind.TENSOR], CPU)
+    call = builtin(tvm_ffi.convert(lambda x: shapes.append(tuple(x.shape))), [Kind.TENSOR])
     for shape in ((2, 3), (), (5, 0, 1)):
         call(torch.zeros(shape))
     assert shapes == [(2, 3), (), (5, 0, 1)]
@@ -49,7 +48,7 @@ def test_errors_of_kernels():
     def fail(_):
         raise ValueError("no such number")
 
-    call = builtin(tvm_ffi.convert(fail), [Kind.INTEGER], CPU)
+    call = builtin(tvm_ffi.convert(fail), [Kind.INTEGER])
     for _ in range(3):
         with pytest.raises(ValueError, match="no such number"):
             call(1)
@@ -78,7 +77,7 @@ def test_nothing_is_kept_but_the_kernel():
     owner = Owner()
     function = tvm_ffi.convert(lambda *_, owner=owner: None)
     alive = weakref.ref(owner)
-    call = builtin(function, [Kind.ADDRESS, Kind.FLOAT], CPU)
+    call = builtin(function, [Kind.ADDRESS, Kind.FLOAT])
     del function, owner
     gc.collect()
     assert alive() is not None
@@ -129,3 +128,38 @@ def test_calls_with_parts_of_tensors(dynamic, dtype):
         x = torch.arange(2 * n * 3).view(2, n, 3).to(dtype)
         for args in ((x[0], x[1], 2.0), (x[1], x[0], 3.0)):
             torch.testing.assert_close(function(*args), shifted(*args))
+
+
+def test_kernels_of_a_gpu_are_launched_on_its_current_stream(monkeypatch):
+    """As torch tells it of the GPU that a tensor is on; later calls of others have theirs again."""
+    gpu, asked, seen = tvm_ffi.device("cuda", 1), [], []
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_int64 * 6))
+    def view(_, tensor):
+        tensor[0][:] = [64, 2 | 1 << 32, 0, 0, 0, 0]  # where it lies, and on which GPU
+        return 0
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+    def stream(kind, number, found):
+        asked.append((kind, number))
+        found[0] = 4096
+        return 0
+
+    def kernel(n, tensor):
+        seen.append((n, tvm_ffi.get_raw_stream(gpu)))
+        if n < 0:
+            raise ValueError("no such number")
+
+    table = builtin_module._exchange()
+    assert table is not None
+    own = type(table).from_buffer_copy(table)
+    own.tensor, own.stream = (ctypes.cast(f, ctypes.c_void_p).value for f in (view, stream))
+    monkeypatch.setattr(builtin_module, "_exchange", lambda: own)
+    monkeypatch.setattr(builtin_module, "_code", builtin_module._code.__wrapped__)
+    call = builtin(tvm_ffi.convert(kernel), [Kind.INTEGER, Kind.ADDRESS])
+    call(5, torch.zeros(1))
+    with pytest.raises(ValueError, match="no such number"):
+        call(-5, torch.zeros(1))
+    assert seen == [(5, 4096), (-5, 4096)]
+    assert asked == [(2, 1), (2, 1)]
+    assert tvm_ffi.get_raw_stream(gpu) == 0

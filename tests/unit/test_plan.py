@@ -200,7 +200,7 @@ def kinds(compiled: Any) -> list[Kind]:
     """What the one kernel of the newest program asks of its arguments."""
     (kernel,) = (value for name, value in runner(compiled).known.items() if "kernel_" in name[:7])
     found, *_ = kernel.__self__
-    return [*map(Kind, found[24:])]
+    return [*map(Kind, found[16:])]
 
 
 def test_numbers_in_the_place_of_tensors_are_not_asked_for_a_device() -> None:
