@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -22,6 +23,9 @@ from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_one, is_symbolic
 from babytriton.ops.value import Value
 from babytriton.targets import SHORT_VECTORS, Target, features
+
+Operand: TypeAlias = tuple[Sequence[Any], Sequence[Hashable]]
+"""The sizes of an operand's axes, and labels of these."""
 
 CONVOLUTION = 1 << 15
 """Multiplications from which on torch's library computes a convolution."""
@@ -48,8 +52,8 @@ LARGE_IF_UNALIGNED, LONG_IF_UNALIGNED, DEEP_IF_UNALIGNED = 1 << 30, 512, 1 << 25
 row; how many rows and columns it has then, at least; and multiplications of few long sums."""
 
 FEW_SUMS, DEEP_SUMS = 1 << 16, 1 << 13
-"""How many results a product has at most, and how long its sums are at least, for cuBLAS to be slow
-where it adds something to them itself."""
+"""How many results are few, and how long their sums are at least to be long ones: cuBLAS does not
+share these among thread blocks where it adds something to them itself."""
 
 FEW_IN_PIECES, FEW_ACROSS, LONG_PIECE, PIECES, BESIDE = 1 << 12, 1 << 10, 128, 512, 4
 """How many results a product with sums as long has at most for our kernels to add these up in
@@ -84,7 +88,7 @@ def is_large_convolution(result: Sequence[int], weight: Sequence[int]) -> bool:
     return math.prod([*result, *weight[1:]]) >= CONVOLUTION
 
 
-def keep_product(site: Site, *operands: tuple[Sequence[Any], Sequence[Hashable]]) -> None:
+def keep_product(site: Site, *operands: Operand) -> None:
     """Nothing, where our kernel is as fast for a sum of products, or is asked for.
 
     Those that have no tensor cores for ours, and sizes that a call tells, are left to torch either
@@ -114,50 +118,76 @@ def zeros_behind(site: Site, own: Any, rows: Sequence[Any], depth: Any, *columns
     across = [math.prod(map(int, own)) for own in (rows, columns)]
     work = math.prod(across) * int(depth)
     is_large = work >= LARGE_IF_UNALIGNED and min(across) >= LONG_IF_UNALIGNED
-    is_deep = int(depth) >= DEEP_SUMS and math.prod(across) <= FEW_SUMS
-    is_deep = is_deep and work >= DEEP_IF_UNALIGNED and site.dtype == torch.bfloat16
+    is_deep = site.dtype == torch.bfloat16 and _has_few_long_sums(math.prod(across), int(depth))
+    is_deep = is_deep and work >= DEEP_IF_UNALIGNED
     if not (is_large or is_deep) or min(across) <= FEW or _fused(site.builder.target):
         return 0
     return -int(own) % ALIGNED
 
 
-def piece_of_sums(
-    site: Site,
-    labels: Sequence[Hashable],
-    *operands: tuple[Sequence[Any], Sequence[Hashable]],
-) -> int | None:
-    """How long the pieces are that few long sums of products are cut into on a GPU, if they are.
+@dataclass(frozen=True)
+class Cut:
+    """How sums are cut into pieces.
+
+    Attributes:
+        label: of the axis that is cut.
+        length: of a piece, along it.
+    """
+
+    label: Hashable
+    length: int
+
+
+def cut_of_sums(site: Site, labels: Sequence[Hashable], *operands: Operand) -> Cut | None:
+    """How few long sums of products are cut into pieces on a GPU, if our kernels are to do that.
 
     A block of threads adds up all of a sum otherwise, and few blocks do not fill a GPU. On an H200
     64x32768 by 32768x64 in float32 took 23 microseconds, and 29 by cuBLAS; 16x65536 by 65536x16
-    took 17.7 and 26. Of halves cuBLAS took less, unless kernels of ours are asked for.
+    took 17.7 and 26. Of halves cuBLAS took less, where they are its.
 
     Args:
         site: the call that is the product.
         labels: of the axes of its result.
-        operands: the sizes of each, and labels of its axes.
+        operands: of it.
     """
-    sizes = {label: n for shape, own in operands for label, n in zip(own, shape)}
-    summed = [label for label in sizes if label not in labels]
-    ours = torch.float32, torch.float64, *_fused(site.builder.target)
-    if site.builder.device.type != "cuda" or site.dtype not in ours:
+    if site.builder.device.type != "cuda" or len(operands) != 2:
         return None
-    if any(map(is_symbolic, sizes.values())) or len(operands) != 2 or len(summed) != 1:
-        return None
-    if any(sorted(map(str, own)) != sorted({*map(str, own)}) for _, own in operands):
+    sizes = _sizes(operands)
+    if any(map(is_symbolic, sizes.values())) or any(len({*own}) < len(own) for _, own in operands):
         return None  # of diagonals
-    depth, results = int(sizes[summed[0]]), math.prod(int(sizes[label]) for label in labels)
-    numbers = [math.prod(map(int, shape)) for shape, _ in operands]
-    used = [depth * results // count for count in numbers]
-    is_along = all(own[-1] == summed[0] for _, own in operands)
-    most = FEW_IN_PIECES if is_along else FEW_ACROSS
-    if depth < DEEP_SUMS or results > most or min(used) <= FEW:
+    summed = {label: int(n) for label, n in sizes.items() if label not in labels}
+    results = math.prod(int(sizes.get(label, 1)) for label in labels)
+    depth, numbers = math.prod(summed.values()), [math.prod(map(int, own)) for own, _ in operands]
+    is_along = all(own[-1] in summed for _, own in operands)
+    if depth < DEEP_SUMS or not 0 < results <= (FEW_IN_PIECES if is_along else FEW_ACROSS):
         return None
-    bytes = sum(numbers) * site.dtype.itemsize
+    if min(depth * results // count for count in numbers) <= FEW or not _is_ours(site, *operands):
+        return None
     left = results * opmath(site.dtype).itemsize
-    count = min(PIECES, max(bytes // (BESIDE * left), 1))
-    least = max(LONG_PIECE, -(-depth // count))
-    return -(-least // LONG_PIECE) * LONG_PIECE
+    count = min(PIECES, max(sum(numbers) * site.dtype.itemsize // (BESIDE * left), 1))
+    label = max(summed, key=summed.__getitem__)
+    least = -(-max(LONG_PIECE, -(-depth // count)) // (depth // summed[label]))
+    # A power of two times some number, so that pieces begin where vectors do.
+    unit = min(LONG_PIECE, 1 << (least.bit_length() - 1))
+    return Cut(label, -(-least // unit) * unit)
+
+
+def _is_ours(site: Site, *operands: Operand) -> bool:
+    """Whether kernels of ours compute a product, in pieces if need be."""
+    if site.dtype in (torch.float32, torch.float64):
+        return True
+    try:
+        keep_product(site, *operands)
+    except Unsupported:
+        return False
+    return True
+
+
+def _sizes(operands: Sequence[Operand]) -> dict[Hashable, Any]:
+    """By the labels of axes, but for those of size 1, which broadcast."""
+    return {
+        label: n for shape, labels in operands for label, n in zip(labels, shape) if not is_one(n)
+    }
 
 
 def adds_apart(site: Site, rows: Sequence[Any], depth: Any, *columns: Any) -> bool:
@@ -177,7 +207,11 @@ def adds_apart(site: Site, rows: Sequence[Any], depth: Any, *columns: Any) -> bo
         return False
     if any(map(is_symbolic, sizes)) or site.dtype in _fused(site.builder.target):
         return False
-    return int(depth) >= DEEP_SUMS and math.prod(map(int, [*rows, *columns])) <= FEW_SUMS
+    return _has_few_long_sums(math.prod(map(int, [*rows, *columns])), int(depth))
+
+
+def _has_few_long_sums(results: int, depth: int) -> bool:
+    return depth >= DEEP_SUMS and results <= FEW_SUMS
 
 
 def _fused(target: Target) -> tuple[torch.dtype, ...]:
@@ -192,7 +226,7 @@ def _fused(target: Target) -> tuple[torch.dtype, ...]:
 def keep_product_on(
     device: torch.device,
     dtype: torch.dtype,
-    *operands: tuple[Sequence[Any], Sequence[Hashable]],
+    *operands: Operand,
 ) -> None:
     """Nothing, where our kernel is as fast for a sum of products.
 
@@ -206,9 +240,7 @@ def keep_product_on(
     """
     if device.type not in ("cpu", "cuda") or not dtype.is_floating_point:
         return
-    sizes: dict[Hashable, Any] = {}
-    for shape, labels in operands:
-        sizes |= {label: n for label, n in zip(labels, shape) if not is_one(n)}
+    sizes = _sizes(operands)
     few = FEW if device.type == "cuda" else FEW_ON_CPU
     for shape, labels in operands:
         own = [label for label, n in zip(labels, shape) if not is_one(n)]

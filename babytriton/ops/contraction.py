@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from tvm import relax, te
 
-from babytriton.ops.choice import keep_product, piece_of_sums
+from babytriton.ops.choice import Cut, Operand, cut_of_sums, keep_product
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site, compute
@@ -73,21 +73,17 @@ def contract(
             if label not in sizes or is_one(sizes[label]):
                 sizes[label] = size
     sums = _Sums(site, name, operands, acc)
-    summed = [label for label in sizes if label not in labels]
-    length = piece_of_sums(site, labels, *_shapes(operands))
-    if length is not None:
-        return sums.in_pieces(sizes, labels, summed[0], length)
-    if len(operands) > 1 and summed:
-        keep_product(site, *_shapes(operands))
+    shapes = shapes_of(operands)
+    cut = cut_of_sums(site, labels, *shapes)
+    if cut is not None:
+        return sums.in_pieces(sizes, labels, cut)
+    if len(operands) > 1 and any(label not in labels for label in sizes):
+        keep_product(site, *shapes)
     return sums.of(sizes, labels)
 
 
-def is_in_pieces(site: Site, operands: Sequence[tuple[relax.Expr, Labels]], labels: Labels) -> bool:
-    """Whether :func:`contract` adds up few long sums in pieces."""
-    return piece_of_sums(site, labels, *_shapes(operands)) is not None
-
-
-def _shapes(operands: Sequence[tuple[relax.Expr, Labels]]) -> list[tuple[list[Any], Labels]]:
+def shapes_of(operands: Sequence[tuple[relax.Expr, Labels]]) -> list[Operand]:
+    """The sizes of tensors in the place of these."""
     return [(list(expr.ty.shape), axes) for expr, axes in operands]
 
 
@@ -113,7 +109,7 @@ class _Sums:
         labels: Labels,
         at: Callable[[_Position], _Position] = lambda position: position,
     ) -> relax.Var:
-        """One kernel.
+        """All of the sums, in one kernel.
 
         Args:
             sizes: by the labels of the result's axes and of those that are summed over.
@@ -138,25 +134,25 @@ class _Sums:
 
         return self.site.te(self.name, fn, *(expr for expr, _ in self.operands))
 
-    def in_pieces(
-        self, sizes: Mapping[Hashable, Any], labels: Labels, summed: Hashable, length: int
-    ) -> relax.Var:
-        """A kernel for pieces of so many products, one that adds these up, and one for the rest."""
-        piece, count = object(), int(sizes[summed]) // length
-        done = count * length
+    def in_pieces(self, sizes: Mapping[Hashable, Any], labels: Labels, cut: Cut) -> relax.Var:
+        """A kernel for the sums of pieces, one that adds these up, and one for the rest."""
+        piece, size = object(), int(sizes[cut.label])
+        count = size // cut.length
+        done = count * cut.length
 
         def of_piece(position: _Position) -> _Position:
-            return {**position, summed: position[piece] * int64(length) + position[summed]}
+            begin = position[piece] * int64(cut.length)
+            return {**position, cut.label: begin + position[cut.label]}
 
         def of_rest(position: _Position) -> _Position:
-            return {**position, summed: position[summed] + int64(done)}
+            return {**position, cut.label: position[cut.label] + int64(done)}
 
-        parts = self.of({**sizes, piece: count, summed: length}, [piece, *labels], of_piece)
-        total = self.site.emit(relax.op.sum(parts, axis=[0]))
-        if done == int(sizes[summed]):
-            return total
-        rest = self.of({**sizes, summed: int(sizes[summed]) - done}, labels, of_rest)
-        return self.site.emit(relax.op.add(total, rest))
+        own = {**sizes, piece: count, cut.label: cut.length}
+        total = relax.op.sum(self.of(own, [piece, *labels], of_piece), axis=[0])
+        if done == size:
+            return self.site.emit(total)
+        rest = self.of({**sizes, cut.label: size - done}, labels, of_rest)
+        return self.site.emit(relax.op.add(self.site.emit(total), rest))
 
 
 def _read(

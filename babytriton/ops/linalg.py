@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from tvm import relax
 
-from babytriton.ops.choice import adds_apart, keep_product, zeros_behind
-from babytriton.ops.contraction import Labels, contract, is_in_pieces, require_one_number_dtype
+from babytriton.ops.choice import adds_apart, cut_of_sums, keep_product, zeros_behind
+from babytriton.ops.contraction import Labels, contract, require_one_number_dtype, shapes_of
 from babytriton.ops.gradients import linalg as gradients
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
@@ -34,7 +34,7 @@ def _product(site: Site, x: Value, other: Value) -> relax.Expr:
     found = [_in_place(site, *operand) for operand in zip((x, other), labels)]
     is_turned = any(own != given for (_, own), given in zip(found, labels))
     result = [*max(batches, key=len), *rows, *columns]
-    if is_turned or is_in_pieces(site, found, result):
+    if is_turned or cut_of_sums(site, result, *shapes_of(found)) is not None:
         return contract(site, "matmul", found, result)
     keep_product(site, *zip((left, right), labels))
     return relax.op.matmul(x.expr, other.expr, out_dtype=dtype_of(opmath(dtype)).name)

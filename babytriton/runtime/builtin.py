@@ -128,7 +128,8 @@ known_stream:
   %own = load ptr, ptr %current
   %set = call i32 inttoptr (i64 {set_stream} to ptr)(
     i32 %type, i32 %device, ptr %own, ptr %earlier)
-  br label %run
+  %is_unset = icmp ne i32 %set, 0
+  br i1 %is_unset, label %error, label %run
 run:
   %is_set = phi i1 [ false, %launch ], [ false, %placed ], [ true, %known_stream ]
   %own_type = phi i32 [ 0, %launch ], [ %type, %placed ], [ %type, %known_stream ]
@@ -268,7 +269,7 @@ def _code() -> _Code | None:
 
 
 def _exchange() -> _Exchange | None:
-    """The functions of torch that look at a tensor, without a copy of anything, and the like."""
+    """torch's functions that tell where a tensor is, and which stream is a GPU's current one."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return None

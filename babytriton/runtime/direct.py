@@ -222,7 +222,7 @@ class DirectLauncher:
         return of_numbers
 
     def _builtin(self, kernel: Callable[..., Any], kinds: Sequence[Kind]) -> Callable[..., Any]:
-        """A kernel as Python calls it, which a tensor among its arguments tells its GPU."""
+        """A kernel as Python calls it: tensors tell a GPU's which one it is on."""
         if self._is_on_gpu:
             kinds = [Kind.TENSOR if kind == Kind.ADDRESS else kind for kind in kinds]
         function: Callable[..., Any] = builtin(kernel, kinds)

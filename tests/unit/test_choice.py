@@ -216,6 +216,10 @@ def turned_over(x, w):
     return x.t() @ w
 
 
+def over_two_axes(x, w):
+    return torch.einsum("bti,btj->ij", x, w)
+
+
 def of_batches(x, w):
     return torch.einsum("bik,jk->bij", x, w) * 2
 
@@ -229,6 +233,9 @@ def of_batches(x, w):
         (added, ((16, 9000), (12, 9000), (12,)), 3),
         (turned_over, ((8200, 16), (8200, 32)), 3),
         (of_batches, ((3, 5, 8192), (6, 8192)), 2),
+        (over_two_axes, ((30, 300, 7), (30, 300, 6)), 2),
+        (over_two_axes, ((2, 8197, 7), (2, 8197, 6)), 3),
+        (over_two_axes, ((8200, 2, 16), (8200, 2, 16)), 3),
     ],
 )
 def test_few_long_sums_are_in_pieces(fn, shapes, kernels) -> None:
@@ -237,7 +244,7 @@ def test_few_long_sums_are_in_pieces(fn, shapes, kernels) -> None:
     compiled = bt.jit(target=GPU)(fn).lower(*given).compile()
     assert compiled.fallbacks == ()
     assert len(compiled.kernels) == kernels
-    assert max(math.prod(launch.grid) for launch in compiled.launches) >= 32
+    assert max(math.prod(launch.grid) for launch in compiled.launches) >= 16
     wide = [x.double().requires_grad_() for x in given]
     exact = fn(*wide)
     within = {"rtol": 1e-4, "atol": 1e-4 * exact.abs().max().item()}
@@ -250,6 +257,18 @@ def test_few_long_sums_are_in_pieces(fn, shapes, kernels) -> None:
     for one, other in zip(ours, torch.autograd.grad(exact, wide, grad.double())):
         within = {"rtol": 1e-4, "atol": 1e-4 * other.abs().max().item()}
         torch.testing.assert_close(one.double(), other, **within)
+
+
+@pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.bfloat16], ids=str)
+def test_small_products_with_long_sums_are_in_pieces(dtype) -> None:
+    x, w = (torch.randint(-3, 4, (n, 8195)).to(dtype) for n in (7, 9))
+    compiled = bt.jit(target=GPU)(lambda x, w: x @ w.t()).lower(x, w).compile()
+    assert max(math.prod(launch.grid) for launch in compiled.launches) >= 32
+    exact = x.double() @ w.double().t()
+    found = gpu.call(compiled, (x, w)).double()
+    within = 0 if dtype == torch.int32 else torch.finfo(dtype).eps
+    torch.testing.assert_close(found, exact, rtol=within, atol=within)
 
 
 @pytest.mark.skipif(emulator.available_gpu() is None, reason=emulator.missing() or "no GPU")
@@ -276,6 +295,16 @@ def test_long_sums_on_tensor_cores_are_in_pieces(fn, shapes, dtype) -> None:
     torch.testing.assert_close(found, exact, rtol=2 * within, atol=atol)
 
 
+def of_batches_of_both(x, w):
+    return torch.einsum("bik,bjk->bij", x, w)
+
+
+def test_small_products_of_sizes_that_a_call_tells_are_ours_beside_an_axis_of_one() -> None:
+    x, w = bt.Tensor["n", 5, 64], torch.randn(1, 2, 64)
+    program = bt.jit(target=GPU)(of_batches_of_both).lower(x, w)
+    assert program.fallbacks == ()
+
+
 def test_which_long_sums_are_in_pieces() -> None:
     def product(x, w):
         return x @ w.t()
@@ -291,6 +320,12 @@ def test_which_long_sums_are_in_pieces() -> None:
     assert names(product, (64, 8192), (64, 8192), torch.bfloat16) == ["matmul"]
     assert names(turned_over, (8192, 32), (8192, 32)) == []
     assert names(turned_over, (8192, 64), (8192, 32)) == ["matmul"]  # lies across
+    assert names(product, (7, 8195), (9, 8195), torch.float16) == []  # too small for torch
+    assert names(product, (70, 8195), (9, 8195), torch.int32) == []
+    wide, narrow = (16, 8, 8192), (1, 256, 8192)
+    assert names(of_batches_of_both, wide, narrow) == ["einsum"]  # not few
+    assert names(of_batches_of_both, narrow, wide) == ["einsum"]
+    assert names(of_batches_of_both, (2, 8, 8192), (1, 64, 8192)) == []
     x = torch.empty(64, 8192)
     sized = bt.jit(target=GPU, dynamic=True)(product).lower(x, torch.empty(32, 8192))
     assert [fallback.name for fallback in sized.fallbacks] == ["matmul"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -164,6 +165,20 @@ def test_rows_of_a_warp_leave_registers(fn, is_of_warps: bool, length: int, dtyp
     assert launch.block == ((32, 8) if is_of_warps else (64,))
     assert launch.registers is not None
     assert launch.registers <= 64
+    assert launch.spilled == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("length", [257, 333, 777])
+def test_threads_of_rows_of_wide_numbers(length: int) -> None:
+    """No more than have two numbers each."""
+
+    def extremes(x, w):
+        p, q = (x * w).amax(-1, keepdim=True), (x + w).amin(-1, keepdim=True)
+        return x / p, x / q, (x / p + x / q) * w
+
+    (launch,) = compiled(extremes, torch.float64, 4096, length).launches
+    assert math.prod(launch.block) <= length
     assert launch.spilled == 0
 
 

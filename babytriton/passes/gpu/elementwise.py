@@ -68,8 +68,8 @@ def vector_kernel(program: Program, most: int) -> tirx.Stmt:
     length, width = program.length, program.vector(has_tail=True)
     several, threads = 1, min(THREADS, most)
     if isinstance(length, int):
-        is_brief = not any(has_slow_functions(block.value) for block in program.blocks)
-        several = SEVERAL if length >= MANY and is_brief else 1
+        computes_functions = has_slow_functions([block.value for block in program.blocks])
+        several = SEVERAL if length >= MANY and not computes_functions else 1
         threads = min(threads, -(-length // width))
     writer = Writer(program, width, width)
     load = writer.keep(Sweeps.of(program).shared(0, keeps=False))

@@ -17,8 +17,8 @@ from babytriton.passes.gpu.rowwise import (
     BLOCK,
     MOST_THREADS,
     Layout,
+    Portion,
     RowWriter,
-    Share,
     has_registers,
 )
 from babytriton.passes.gpu.sweeps import Sweeps, is_of_row
@@ -82,7 +82,7 @@ class RowsAndColumns(ScheduleRule):
         if is_in_strips:
             layout = strips(program, most)
         else:
-            layout = Layout.of(program, most, shuffles, Share.of_many(program))
+            layout = Layout.of(program, most, shuffles, Portion.of_many(program))
         if layout is None or not layout.is_kept or not _fits(program, layout):
             return None
         warps = min(most // WARP, _most_warps(columns))

@@ -59,13 +59,13 @@ VALUE = 3
 # How much text it may take to compute elements again in each sweep, where no register keeps them.
 REPEATED = 1024
 
-# Words that a thread should have of a row, before it is shared by more than a warp; of one that is
-# read number by number, or of which no later sweep needs anything; and of one with weights, which
-# several rows of a block share where each is a warp's.
+# Words that a thread should have of a row, before it is shared by more than a warp; of one of which
+# no later sweep needs anything; and of one with weights, which several rows of a block share where
+# each is a warp's.
 BUSY, BRIEF, WEIGHTED = 16, 8, 32
 
-# Rows of which so many warps to a block are enough for a GPU.
-MANY_ROWS = 1024
+# Rows that fill a GPU where each is a warp's, and a block has eight.
+ROWS_OF_WARPS = 1024
 
 
 class Rowwise(ScheduleRule):
@@ -99,7 +99,7 @@ class Rowwise(ScheduleRule):
             program = None if program is None else side_by_side(program)
             layout = None
             if program is not None:
-                layout = Layout.of(program, most, shuffles, Share.of(program))
+                layout = Layout.of(program, most, shuffles, Portion.of(program))
             if program is not None and layout is not None and self._suits(program, layout):
                 found.append(RowWriter(program, layout, shuffles))
                 if layout.is_kept:
@@ -150,12 +150,12 @@ def most_words(threads: int) -> int:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a thread should have of a row.
+class Portion:
+    """How much of a row a thread should have.
 
     Attributes:
-        words: of each number that registers keep, or that it is read by.
-        busy: of how many a thread should have, before more threads share a row.
+        words: that each number of a row counts for.
+        busy: how many of them a thread should have, before more threads share a row.
         of_warp: likewise, before more than a warp does.
     """
 
@@ -164,30 +164,33 @@ class Share:
     of_warp: int
 
     @classmethod
-    def of(cls, program: Program) -> Share:
-        """For rows that take all of a thread block."""
+    def of(cls, program: Program) -> Portion:
+        """For threads that have a row, or a part of one."""
         kept, width = Sweeps.of(program).words(), program.vector(has_tail=False)
-        if width == 1:
-            return cls(max(kept, 1), BRIEF, BRIEF)
+        if width == 1:  # Loads of single numbers take as long as those of twice as many.
+            return cls(max(kept, 2), BUSY, BUSY)
         if not kept:
             return cls(VECTOR / (WORD * width), BRIEF, BRIEF)
         return cls(max(kept, 1), BUSY, WEIGHTED if _suits_warps(program, width) else BUSY)
 
     @classmethod
-    def of_many(cls, program: Program) -> Share:
-        """For rows that a thread block goes through one after the other."""
+    def of_many(cls, program: Program) -> Portion:
+        """For threads that go through many rows."""
         return cls(max(Sweeps.of(program).words(), 1), BUSY, BUSY)
 
 
 def _suits_warps(program: Program, width: int) -> bool:
-    """Whether there are many rows that share weights, and a warp has room for one and its time."""
+    """Whether rows that share weights are best a warp's each, of which registers have room for one.
+
+    As many as a call tells are taken to be many.
+    """
     rows, length = program.row_count, program.length
-    if not isinstance(length, int) or (isinstance(rows, int) and rows < MANY_ROWS):
+    if not isinstance(length, int) or (isinstance(rows, int) and rows < ROWS_OF_WARPS):
         return False
     elements = -(-length // (WARP * width)) * width
     has_room = has_registers(Sweeps.of(program), WARP, elements)
-    is_brief = not any(has_slow_functions(block.value) for block in program.blocks)
-    return has_room and is_brief and _has_weights(program)
+    computes_functions = has_slow_functions([block.value for block in program.blocks])
+    return has_room and not computes_functions and _has_weights(program)
 
 
 def _has_weights(program: Program) -> bool:
@@ -218,14 +221,14 @@ class Layout:
     is_kept: bool
 
     @classmethod
-    def of(cls, program: Program, most: int, shuffles: bool, share: Share) -> Layout | None:
+    def of(cls, program: Program, most: int, shuffles: bool, portion: Portion) -> Layout | None:
         """For at most so many threads a row; None where threads cannot share the program.
 
         Args:
             program: what is computed.
             most: threads of a block.
             shuffles: whether threads pass each other values without memory.
-            share: what each should have of a row.
+            portion: what each should have of a row.
         """
         blocks = [block for block in program.blocks if not block.is_of_columns]
         reductions = [block for block in blocks if block.combine is not None]
@@ -236,15 +239,15 @@ class Layout:
         length, width = program.length, program.vector(has_tail=False)
         if not isinstance(length, int):
             return cls._again(program, min(most, BLOCK), width)
-        vectors, words = -(-length // width), Sweeps.of(program).words()
+        vectors, kept = -(-length // width), max(Sweeps.of(program).words(), 1)
         threads = 1
         while threads < min(vectors, WARP):
             threads *= 2
-        if share.words * length > threads * share.of_warp:
-            while threads < min(most, vectors) and share.words * length > threads * share.busy:
+        if portion.words * length > threads * portion.of_warp:
+            while threads < min(most, vectors) and portion.words * length > threads * portion.busy:
                 threads *= 2
         steps = -(-vectors // threads)
-        if max(words, 1) * steps * width > most_words(threads):
+        if kept * steps * width > most_words(threads):
             return cls._again(program, min(most, MOST_THREADS // 2), width)
         # What rows share in memory is a block's.
         is_apart = threads <= WARP and (shuffles or threads == 1)

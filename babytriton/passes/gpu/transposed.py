@@ -60,7 +60,7 @@ class Transposed(ScheduleRule):
 
     Gives each thread block a square tile. What is read across is first read along its own lines
     into shared memory. Of numbers of less than 4 bytes a thread reads and writes as many as these
-    hold, where sizes allow it. Stands aside where one of the two axes is short.
+    hold, and of 4 bytes two, where sizes allow it. Stands aside where one of the two axes is short.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
