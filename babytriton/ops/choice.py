@@ -167,9 +167,12 @@ def cut_of_sums(site: Site, labels: Sequence[Hashable], *operands: Operand) -> C
     count = min(PIECES, max(sum(numbers) * site.dtype.itemsize // (BESIDE * left), 1))
     label = max(summed, key=summed.__getitem__)
     least = -(-max(LONG_PIECE, -(-depth // count)) // (depth // summed[label]))
-    # A power of two times some number, so that pieces begin where vectors do.
-    unit = min(LONG_PIECE, 1 << (least.bit_length() - 1))
-    return Cut(label, -(-least // unit) * unit)
+    # Along memory pieces begin where vectors do; and there is no rest, if some length leaves none.
+    is_innermost = any(own[-1] == label for _, own in operands)
+    unit = min(LONG_PIECE, 1 << (least.bit_length() - 1)) if is_innermost else 1
+    lengths = range(-(-least // unit) * unit, 2 * least + unit, unit)
+    whole = (length for length in lengths if summed[label] % length == 0)
+    return Cut(label, next(whole, lengths[0]))
 
 
 def _is_ours(site: Site, *operands: Operand) -> bool:
