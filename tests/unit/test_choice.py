@@ -317,7 +317,7 @@ def test_which_long_sums_are_in_pieces() -> None:
     assert names(product, (64, 8192), (64, 8192)) == []
     assert names(product, (64, 8000), (64, 8000)) == ["matmul"]  # not long
     assert names(product, (65, 8192), (64, 8192)) == ["matmul"]  # not few
-    assert names(product, (64, 8192), (64, 8192), torch.float64) == []
+    assert names(product, (64, 8192), (64, 8192), torch.float64) == ["matmul"]
     assert names(product, (64, 8192), (64, 8192), torch.bfloat16) == ["matmul"]
     assert names(turned_over, (8192, 32), (8192, 32)) == []
     assert names(turned_over, (8192, 64), (8192, 32)) == ["matmul"]  # lies across
