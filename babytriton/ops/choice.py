@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 
-from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_one, is_symbolic
@@ -54,11 +52,6 @@ row; how many rows and columns it has then, at least; and multiplications of few
 FEW_SUMS, DEEP_SUMS = 1 << 16, 1 << 13
 """How many results are few, and how long their sums are at least to be long ones: cuBLAS does not
 share these among thread blocks where it adds something to them itself."""
-
-FEW_IN_PIECES, FEW_ACROSS, LONG_PIECE, PIECES, BESIDE = 1 << 12, 1 << 10, 128, 512, 4
-"""How many results a product with sums as long has at most for our kernels to add these up in
-pieces on a GPU, and where an operand lies across them; how long a piece is at least, and how many
-there are at most; and how many times more bytes operands have than all pieces leave."""
 
 FEW, FEW_ON_CPU = 4, 8
 """How often a kernel may multiply each number of an operand for the product to be as much work as
@@ -118,75 +111,12 @@ def zeros_behind(site: Site, own: Any, rows: Sequence[Any], depth: Any, *columns
     across = [math.prod(map(int, own)) for own in (rows, columns)]
     work = math.prod(across) * int(depth)
     is_large = work >= LARGE_IF_UNALIGNED and min(across) >= LONG_IF_UNALIGNED
-    is_deep = site.dtype == torch.bfloat16 and _has_few_long_sums(math.prod(across), int(depth))
-    is_deep = is_deep and work >= DEEP_IF_UNALIGNED
-    if not (is_large or is_deep) or min(across) <= FEW or _fused(site.builder.target):
-        return 0
-    return -int(own) % ALIGNED
+    is_deep = work >= DEEP_IF_UNALIGNED and _has_few_long_sums(math.prod(across), int(depth))
+    is_slow = is_large or (is_deep and site.dtype == torch.bfloat16 and min(across) > FEW)
+    return -int(own) % ALIGNED if is_slow and not _fused(site.builder.target) else 0
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How sums are cut into pieces.
-
-    Attributes:
-        label: of the axis that is cut.
-        length: of a piece, along it.
-    """
-
-    label: Hashable
-    length: int
-
-
-def cut_of_sums(site: Site, labels: Sequence[Hashable], *operands: Operand) -> Cut | None:
-    """How few long sums of products are cut into pieces on a GPU, if our kernels are to do that.
-
-    A block of threads adds up all of a sum otherwise, and few blocks do not fill a GPU. On an H200
-    64x32768 by 32768x64 in float32 took 23 microseconds, and 29 by cuBLAS; 16x65536 by 65536x16
-    took 17.7 and 26. Of halves cuBLAS took less, where they are its.
-
-    Args:
-        site: the call that is the product.
-        labels: of the axes of its result.
-        operands: of it.
-    """
-    if site.builder.device.type != "cuda" or len(operands) != 2:
-        return None
-    sizes = _sizes(operands)
-    if any(map(is_symbolic, sizes.values())) or any(len({*own}) < len(own) for _, own in operands):
-        return None  # of diagonals
-    summed = {label: int(n) for label, n in sizes.items() if label not in labels}
-    results = math.prod(int(sizes.get(label, 1)) for label in labels)
-    depth, numbers = math.prod(summed.values()), [math.prod(map(int, own)) for own, _ in operands]
-    is_along = all(own[-1] in summed for _, own in operands)
-    if depth < DEEP_SUMS or not 0 < results <= (FEW_IN_PIECES if is_along else FEW_ACROSS):
-        return None
-    if min(depth * results // count for count in numbers) <= FEW or not _is_ours(site, *operands):
-        return None
-    left = results * opmath(site.dtype).itemsize
-    count = min(PIECES, max(sum(numbers) * site.dtype.itemsize // (BESIDE * left), 1))
-    label = max(summed, key=summed.__getitem__)
-    least = -(-max(LONG_PIECE, -(-depth // count)) // (depth // summed[label]))
-    # Along memory pieces begin where vectors do; and there is no rest, if some length leaves none.
-    is_innermost = any(own[-1] == label for _, own in operands)
-    unit = min(LONG_PIECE, 1 << (least.bit_length() - 1)) if is_innermost else 1
-    lengths = range(-(-least // unit) * unit, 2 * least + unit, unit)
-    whole = (length for length in lengths if summed[label] % length == 0)
-    return Cut(label, next(whole, lengths[0]))
-
-
-def _is_ours(site: Site, *operands: Operand) -> bool:
-    """Whether kernels of ours compute a product, in pieces if need be."""
-    if site.dtype == torch.float32:
-        return True
-    try:
-        keep_product(site, *operands)
-    except Unsupported:
-        return False
-    return True
-
-
-def _sizes(operands: Sequence[Operand]) -> dict[Hashable, Any]:
+def sizes_of(operands: Sequence[Operand]) -> dict[Hashable, Any]:
     """By the labels of axes, but for those of size 1, which broadcast."""
     return {
         label: n for shape, labels in operands for label, n in zip(labels, shape) if not is_one(n)
@@ -243,7 +173,7 @@ def keep_product_on(
     """
     if device.type not in ("cpu", "cuda") or not dtype.is_floating_point:
         return
-    sizes = _sizes(operands)
+    sizes = sizes_of(operands)
     few = FEW if device.type == "cuda" else FEW_ON_CPU
     for shape, labels in operands:
         own = [label for label, n in zip(labels, shape) if not is_one(n)]

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from tvm import relax, te
 
-from babytriton.ops.choice import Cut, Operand, cut_of_sums, keep_product
+from babytriton.ops.choice import Operand, keep_product
+from babytriton.ops.long_sums import Cut, cut_of
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site, compute
@@ -74,7 +75,7 @@ def contract(
                 sizes[label] = size
     sums = _Sums(site, name, operands, acc)
     shapes = shapes_of(operands)
-    cut = cut_of_sums(site, labels, *shapes)
+    cut = cut_of(site, labels, *shapes)
     if cut is not None:
         return sums.in_pieces(sizes, labels, cut)
     if len(operands) > 1 and any(label not in labels for label in sizes):

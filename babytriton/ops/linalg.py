@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from tvm import relax
 
-from babytriton.ops.choice import adds_apart, cut_of_sums, keep_product, zeros_behind
+from babytriton.ops.choice import adds_apart, keep_product, zeros_behind
 from babytriton.ops.contraction import Labels, contract, require_one_number_dtype, shapes_of
 from babytriton.ops.gradients import linalg as gradients
+from babytriton.ops.long_sums import cut_of
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
@@ -34,7 +35,7 @@ def _product(site: Site, x: Value, other: Value) -> relax.Expr:
     found = [_in_place(site, *operand) for operand in zip((x, other), labels)]
     is_turned = any(own != given for (_, own), given in zip(found, labels))
     result = [*max(batches, key=len), *rows, *columns]
-    if is_turned or cut_of_sums(site, result, *shapes_of(found)) is not None:
+    if is_turned or cut_of(site, result, *shapes_of(found)) is not None:
         return contract(site, "matmul", found, result)
     keep_product(site, *zip((left, right), labels))
     return relax.op.matmul(x.expr, other.expr, out_dtype=dtype_of(opmath(dtype)).name)

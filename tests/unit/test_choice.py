@@ -306,6 +306,11 @@ def test_small_products_of_sizes_that_a_call_tells_are_ours_beside_an_axis_of_on
     assert program.fallbacks == ()
 
 
+def test_products_by_a_single_number_are_ours() -> None:
+    x, by = torch.randn(4, 8192), torch.tensor(2.0)
+    assert fallbacks(lambda x, by: torch.einsum("ij,->i", x, by), x, by, target=GPU) == []
+
+
 def test_which_long_sums_are_in_pieces() -> None:
     def product(x, w):
         return x @ w.t()
