@@ -30,6 +30,7 @@ class Backend:
         little: how many numbers kernels read in less time than it takes to launch one.
         cheap: how much kernels compute again, in nodes of expressions for a number, rather than
             that others write it to memory.
+        loops: whether kernels have the loops inside whose steps work on elements for themselves.
     """
 
     rules: tuple[ScheduleRule, ...]
@@ -45,3 +46,4 @@ class Backend:
     small: int = 0
     little: int = 0
     cheap: int = 0
+    loops: bool = False

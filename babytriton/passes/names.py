@@ -29,6 +29,16 @@ _BETWEEN = re.compile(r"_intermediate(_\d+)*$")
 _MARK = "_of_user"
 
 
+def of_number(name: str, dtype: str) -> tirx.Var:
+    """A variable of a GPU's kernel, whose ending goes where the name is free, and no word of C++.
+
+    Args:
+        name: without the ending.
+        dtype: of the number.
+    """
+    return tirx.Var(f"{name}__local", dtype)
+
+
 def is_given(name: str) -> bool:
     """Whether a name is one of Relax's."""
     return _GIVEN.fullmatch(name) is not None

@@ -17,6 +17,7 @@ from babytriton.ops.primfunc import nodes
 from babytriton.ops.scattering import COPY
 from babytriton.passes.blocks import element, only_block
 from babytriton.passes.intrinsics import function_name
+from babytriton.passes.recurrences.in_place import PLACES, in_one_place
 
 
 def is_box(block: s_tir.SBlock) -> bool:
@@ -66,8 +67,8 @@ def without_the_rest(
         out: the result.
 
     Returns:
-        A kernel that reads nothing of the parameter, and in which the result is to be the same
-        memory; None where it writes all of it, or reads what was there.
+        A kernel that reads nothing of the parameter once it writes, and in which the result is to
+        be the same memory; None where it writes all of it, or needs what was there.
     """
 
     def rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -78,6 +79,8 @@ def without_the_rest(
             return _NOTHING
         return (_of_box(block, contents) or stmt) if is_box(block) else stmt
 
+    if func.attrs and PLACES in func.attrs:
+        return in_one_place(func, contents, out)
     root = func.body
     if not isinstance(root, s_tir.SBlockRealize):
         return None

@@ -51,6 +51,7 @@ from babytriton.passes.memory_formats import as_parts, read_in_memory
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
+from babytriton.passes.recurrences import loops_in_kernels
 from babytriton.passes.reshapes import kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.reversed_scans import scans_from_the_end
@@ -157,6 +158,7 @@ def fuse(
     mod = mod if divided is mod else fuse_kernels(divided, kinds, backend.little)
     rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
     mod = told_as_numbers(recomputed(mod, rule_of, backend.cheap))
+    mod = loops_in_kernels(mod) if backend.loops else mod
     mod = names.with_results(mod, returned)
     mod = without_duplicates(results_as_arguments(mod, results))
     mod = kernel_names.named(mod)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.intrinsics import function_name
@@ -140,6 +140,38 @@ def conjuncts(test: ir.Expr) -> list[ir.Expr]:
     if isinstance(test, tirx.And):
         return [*conjuncts(test.a), *conjuncts(test.b)]
     return [test]
+
+
+def without_decided(stmt: tirx.Stmt, analyzer: sym.Analyzer) -> tirx.Stmt:
+    """The statement without conditions that always hold, or never.
+
+    Args:
+        stmt: the statement.
+        analyzer: knows the ranges of variables.
+    """
+
+    def decided(condition: ir.Expr) -> bool | None:
+        if nodes(condition, ir.TensorLoad):
+            return None  # The simplifier takes floats for real numbers.
+        found = analyzer.simplify(condition)
+        return bool(found.value) if isinstance(found, tirx.IntImm) else None
+
+    def chosen(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, tirx.Select):
+            condition, one, other = expr.condition, expr.true_value, expr.false_value
+        elif isinstance(expr, ir.Call) and function_name(expr) == "if_then_else":
+            condition, one, other = expr.args
+        else:
+            return expr
+        known = decided(condition)
+        return expr if known is None else one if known else other
+
+    def case(found: tirx.IfThenElse) -> tirx.Stmt:
+        return found.then_case if decided(found.condition) else found
+
+    return tvm_ffi.structural_map(
+        stmt, [(tirx.Select, chosen), (ir.Call, chosen), (tirx.IfThenElse, case)]
+    )
 
 
 def _by_buffer() -> dict[tirx.Var, list[Indices]]:

@@ -19,8 +19,8 @@ from babytriton.ops.primfunc import nodes
 from babytriton.ops.scalars import COUNT
 from babytriton.passes.bindings import CALL_TIR, add_kernel, with_arguments
 from babytriton.passes.blocks import element, only_block, plain_blocks
-from babytriton.passes.intrinsics import function_name
 from babytriton.passes.numbers import as_python
+from babytriton.passes.statements import without_decided
 
 _WHOLE = ("int", "bool")  # dtypes of numbers that tell places
 _MOST = 16  # nodes of an expression that each kernel computes for itself
@@ -272,28 +272,7 @@ def _of_numbers(
     for axis in block.iter_vars:
         analyzer.bind(axis.var, axis.dom, allow_override=True)
 
-    def decided(condition: ir.Expr) -> bool | None:
-        if nodes(condition, ir.TensorLoad):
-            return None  # The simplifier takes floats for real numbers.
-        found = analyzer.simplify(condition)
-        return bool(found.value) if isinstance(found, tirx.IntImm) else None
-
-    def chosen(expr: ir.Expr) -> ir.Expr:
-        if isinstance(expr, tirx.Select):
-            condition, one, other = expr.condition, expr.true_value, expr.false_value
-        elif isinstance(expr, ir.Call) and function_name(expr) == "if_then_else":
-            condition, one, other = expr.args
-        else:
-            return expr
-        known = decided(condition)
-        return expr if known is None else one if known else other
-
-    def case(stmt: tirx.IfThenElse) -> tirx.Stmt:
-        return stmt.then_case if decided(stmt.condition) else stmt
-
-    body = tvm_ffi.structural_map(
-        block.body, [(tirx.Select, chosen), (ir.Call, chosen), (tirx.IfThenElse, case)]
-    )
+    body = without_decided(block.body, analyzer)
     reads = [element(load.source, load.indices) for load in nodes(body, ir.TensorLoad)]
     if isinstance(body, tirx.BufferStore):
         writes = [element(body.buffer, body.indices)]

@@ -78,6 +78,7 @@ BACKENDS = {
         tensor_cores=TensorCores,
         little=1 << 14,
         cheap=512,
+        loops=True,
     ),
     "metal": _portable(math_for("metal"), with_short_vectors),
     "opencl": _portable(math_for("opencl")),

@@ -9,7 +9,12 @@ from tvm.target import Target
 
 from babytriton.passes.blocks import inline_cheap, is_pointwise, open_kernel
 from babytriton.passes.gpu.elementwise import spread
-from babytriton.passes.gpu.threads import bind_flat, bind_one, launches_itself
+from babytriton.passes.gpu.threads import (
+    bind_flat,
+    bind_one,
+    launches_itself,
+    threads_of_long_work,
+)
 from babytriton.passes.nests import pointwise_nests
 from babytriton.passes.unchecked_schedules import schedule_of
 
@@ -45,7 +50,8 @@ def thread_each_point(sch: s_tir.Schedule, info: SBlockInfo, target: Target) -> 
         bind_one(sch, loops[0])
         return
     sch.reorder(*points, *others)
-    bind_flat(sch, sch.fuse(*points), target)
+    flat = sch.fuse(*points)
+    bind_flat(sch, flat, target, threads_of_long_work(sch.get(flat).extent, target))
 
 
 def serial(func: tirx.PrimFunc) -> s_tir.Schedule | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
 from babytriton.ops.primfunc import nodes
+from babytriton.passes.gpu.writing import WARP
 
 # Threads of a block where a kernel needs none in particular: eight warps fill any GPU.
 THREADS = 256
+
+MULTIPROCESSORS = 128
+"""About as many as large GPUs have: 108 an A100, 132 an H100."""
 
 
 def thread_count(target: Target) -> int:
@@ -23,12 +27,36 @@ def most_threads(target: Target) -> int:
     return next((int(target.attrs[name]) for name in names if name in target.attrs), THREADS)
 
 
-def bind_flat(
-    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, target: Target
-) -> s_tir.schedule.LoopRV:
-    """One thread for each iteration of the loop; that of the threads."""
-    extent = sch.get(loop).extent
+def threads_of_long_work(points: ir.Expr, target: Target) -> int:
+    """Threads of a block where each works for long: fewer, down to a warp, for blocks everywhere.
+
+    Args:
+        points: that there is a thread for.
+        target: the GPU.
+    """
     threads = thread_count(target)
+    if isinstance(points, tirx.IntImm):
+        while threads > WARP and int(points) < threads * MULTIPROCESSORS:
+            threads //= 2
+    return threads
+
+
+def bind_flat(
+    sch: s_tir.Schedule,
+    loop: s_tir.schedule.LoopRV,
+    target: Target,
+    threads: int | None = None,
+) -> s_tir.schedule.LoopRV:
+    """One thread for each iteration of the loop; that of the threads.
+
+    Args:
+        sch: has the loop.
+        loop: the loop.
+        target: the GPU.
+        threads: of a block; as many as a kernel has that needs none in particular if not given.
+    """
+    extent = sch.get(loop).extent
+    threads = threads or thread_count(target)
     if isinstance(extent, tirx.IntImm):  # A block as wide as the loop need not test for its end.
         threads = min(threads, max(1, int(extent)))
     block, thread = sch.split(loop, [None, threads])

@@ -20,6 +20,7 @@ from babytriton.ops.cuda_code import CODES
 from babytriton.ops.primfunc import nodes
 from babytriton.passes import forms
 from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
+from babytriton.passes.names import of_number
 from babytriton.passes.statements import sequence
 
 _NAMES = {
@@ -73,7 +74,7 @@ def _with_users_names(
         variable = tirx.Var(name, dtype_of(part))
         found.append((variable, part))
         value = _replaced(value, part, variable)
-    renamed = {variable: _variable(variable.name, variable.ty.dtype) for variable, _ in found}
+    renamed = {variable: of_number(variable.name, str(variable.ty.dtype)) for variable, _ in found}
 
     def at_last(expr: ir.Expr) -> ir.Expr:
         return tvm_ffi.structural_map(expr, (ir.Var, lambda var: renamed.get(var, var)))
@@ -92,11 +93,6 @@ def _first_known(
     return None
 
 
-def _variable(name: str, dtype: str) -> tirx.Var:
-    """A variable, whose ending goes where the name is free, and no word of C++."""
-    return tirx.Var(f"{name}__local", str(dtype))
-
-
 def named_values(mod: IRModule) -> IRModule:
     """Kernels whose stores compute no number twice, nor what chooses between statements."""
     mod = rewrite(mod, tirx.BufferStore, _with_names)
@@ -111,7 +107,7 @@ def _with_name_of_test(stmt: tirx.IfThenElse) -> tirx.Stmt:
         return stmt
     cases = (stmt.then_case, stmt.else_case)
     ways = [case and _with_choices_of(case, _always_read(test)) for case in cases]
-    variable = _variable(_name(place), dtype_of(place))
+    variable = of_number(_name(place), str(dtype_of(place)))
     chosen = _replaced(tirx.IfThenElse(test, *ways), place, variable)
     return sequence([tirx.Bind(variable, place), chosen])
 
@@ -122,7 +118,7 @@ def _with_names(store: tirx.BufferStore) -> tirx.Stmt:
     value = _with_choices(store.value)
     named: list[tuple[tirx.Var, ir.Expr]] = []
     while (repeated := _repeated([*(expr for _, expr in named), value])) is not None:
-        variable = _variable(_name(repeated), dtype_of(repeated))
+        variable = of_number(_name(repeated), str(dtype_of(repeated)))
         replaced = [(name, _replaced(expr, repeated, variable)) for name, expr in named]
         using = [i for i, (old, new) in enumerate(zip(named, replaced)) if old[1] is not new[1]]
         named = replaced

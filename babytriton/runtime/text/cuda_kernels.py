@@ -21,6 +21,7 @@ _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers, and we to those of values, which may be words of C++.
 _SUFFIX = re.compile(r"(?:_ptr|__local)(_\d+)?$")
+_VALUE, _VALUES_END = "__local", "_value"
 _CHOICE = re.compile(r"condval(_\d+)?")
 # Names that are not those of members, nor of parts of numbers.
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -195,13 +196,11 @@ def _with_names(text: str) -> str:
     names: dict[str, str] = {}
     for word in sorted(word for word in words if _SUFFIX.search(word)):
         short = _SUFFIX.sub(r"\1", word)
-        if (
-            short
-            and short not in words
-            and short not in names.values()
-            and not _RESERVED.fullmatch(short)
-        ):
+        taken = {*words, *names.values()}
+        if short and short not in taken and not _RESERVED.fullmatch(short):
             names[word] = short
+        elif short and _VALUE in word:
+            names[word] = _free(f"{short}{_VALUES_END}", taken)
     # What branches choose, as TVM calls it, and as expressions that choose are called.
     choices = [word for word in words if _CHOICE.fullmatch(word)]
     for word in sorted(choices, key=lambda word: (len(word), word)):

@@ -1,0 +1,63 @@
+"""Loops in kernels that write rows of a tensor where this lies."""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from babytriton.ops.primfunc import with_fields
+from babytriton.passes.statements import sequence, statements, with_parts
+
+PLACES = "babytriton.places"
+"""An attribute of kernels with loops inside: by twos, the numbers of a parameter and of a result
+that begins as a copy of it. Of the parameter a thread reads only its own elements, before it writes
+any."""
+
+
+def in_one_place(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> tirx.PrimFunc | None:
+    """The kernel without the copy, for where the result takes the place of the parameter.
+
+    Args:
+        func: an unscheduled kernel with a loop inside.
+        contents: the parameter.
+        out: the result.
+
+    Returns:
+        The kernel; None where it needs both.
+    """
+    places = list(map(int, func.attrs[PLACES]))
+    pairs = [(func.params[n], func.params[m]) for n, m in zip(places[::2], places[1::2])]
+    if not any(one.same_as(contents) and other.same_as(out) for one, other in pairs):
+        return None
+
+    def changed(block: s_tir.SBlock) -> s_tir.SBlock:
+        if not block.iter_vars:
+            return block
+        reads = [region for region in block.reads if not region.source.same_as(contents)]
+        body = sequence(_without_copies(block.body, contents, out))
+        return with_fields(block, reads=reads, body=body)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, changed)))
+
+
+def _without_copies(stmt: tirx.Stmt, contents: tirx.Var, out: tirx.Var) -> list[tirx.Stmt]:
+    kept: list[tirx.Stmt] = []
+    for part in statements(stmt):
+        if isinstance(part, tirx.For):
+            inner = _without_copies(part.body, contents, out)
+            if inner:
+                kept.append(with_parts(part, sequence(inner)))
+        elif not _is_copy(part, contents, out):
+            kept.append(part)
+    return kept
+
+
+def _is_copy(stmt: tirx.Stmt, contents: tirx.Var, out: tirx.Var) -> bool:
+    if not isinstance(stmt, tirx.BufferStore) or not stmt.buffer.same_as(out):
+        return False
+    value = stmt.value
+    return (
+        isinstance(value, ir.TensorLoad)
+        and value.source.same_as(contents)
+        and bool(tvm_ffi.structural_equal(list(value.indices), list(stmt.indices)))
+    )

@@ -1,0 +1,296 @@
+"""Loops of elementwise steps, which are one kernel each on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import babytriton as bt
+from tests.conformance import gpu
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def returns(rewards, gamma: float):
+    out = torch.empty_like(rewards)
+    running = torch.zeros_like(rewards[0])
+    for t in reversed(range(rewards.shape[0])):
+        running = rewards[t] + gamma * running
+        out[t] = running
+    return out
+
+
+def advantages(rewards, values, dones, gamma: float, lam: float):
+    found = torch.zeros_like(rewards)
+    last = torch.zeros_like(rewards[0])
+    for t in reversed(range(rewards.shape[0])):
+        alive = 1.0 - dones[t]
+        delta = rewards[t] + gamma * values[t + 1] * alive - values[t]
+        last = delta + gamma * lam * alive * last
+        found[t] = last
+    return found, last
+
+
+def moving_average(x, a: float):
+    out = torch.empty_like(x)
+    out[0] = x[0]
+    for t in range(1, x.shape[0]):
+        out[t] = a * x[t] + (1 - a) * out[t - 1]
+    return out
+
+
+def two_before(x):
+    out = x.clone()
+    for t in range(2, x.shape[0]):
+        out[t] = x[t] - 0.5 * out[t - 1] + 0.25 * out[t - 2]
+    return out
+
+
+def state_space(x, dt, a, b, c):
+    h = torch.zeros_like(a)
+    ys = torch.empty_like(x)
+    for t in range(x.shape[0]):
+        h = torch.exp(dt[t][:, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
+        ys[t] = (h * c[t]).sum(-1)
+    return ys, h
+
+
+def down_columns(x):
+    out = torch.empty_like(x)
+    best = torch.zeros_like(x[:, 0])
+    for t in range(x.shape[1]):
+        best = torch.maximum(best * 0.9, x[:, t])
+        out[:, t] = best
+    return out
+
+
+def newton(x):
+    y = x * 0.5
+    for _ in range(40):
+        y = 0.5 * (y + x / y)
+    return y
+
+
+def swapped(x):
+    one, other = x, x * 0.5
+    for t in range(40):
+        one, other = other, 0.3 * one + 0.6 * other + t * 0.01
+    return one - other
+
+
+def in_a_circle(x):
+    a, b, c = x, x + 1, x * 2
+    for _ in range(37):
+        a, b, c = b, c, a
+    return a, b, c
+
+
+def begins_as_one(x):
+    one = other = x
+    for t in range(34):
+        one, other = one * 0.9 + t, other * 0.8 - one
+    return one, other
+
+
+def of_two_shapes(x):
+    total = torch.zeros_like(x)
+    scale = torch.ones_like(x[0])
+    for _ in range(35):
+        scale = scale * 0.9
+        total = total + x * scale
+    return total, scale
+
+
+def escapes(re, im):
+    x, y, count = (
+        torch.zeros_like(re),
+        torch.zeros_like(re),
+        torch.zeros_like(re, dtype=torch.int32),
+    )
+    for _ in range(40):
+        inside = x * x + y * y < 4
+        x, y = torch.where(inside, x * x - y * y + re, x), torch.where(inside, 2 * x * y + im, y)
+        count = count + inside
+    return count
+
+
+def some_rows(x):
+    out = x.clone()
+    for t in range(4, 40):
+        out[t] = out[t] * 2 + out[t - 4]
+    return out
+
+
+def into_argument(x, out):
+    for t in range(33, x.shape[0]):
+        out[t] = out[t - 1] * 0.5 + x[t]
+
+
+def with_list(x):
+    h = torch.zeros_like(x[0])
+    found = []
+    for row in x:
+        h = torch.tanh(row + 0.5 * h)
+        found.append(h)
+    return torch.stack(found)
+
+
+def sine(x, n: int):
+    sin = x.sin()
+    y = x
+    for _ in range(n):
+        y = y * 0.5 + (x * 2).sin() + sin
+    return y
+
+
+def counted(x):
+    seen = torch.zeros_like(x[0], dtype=torch.int64)
+    for t in range(x.shape[0]):
+        seen = torch.where(x[t] > 0, seen + 1, 0 * seen)
+    return seen
+
+
+def outer(x, steps: int):
+    total = torch.zeros_like(x[0])
+    for _ in range(3):
+        y = x[0]
+        for _t in range(steps):
+            y = y * 0.5 + x[1]
+        total = total + y
+    return total
+
+
+def in_branches(x):
+    y = x
+    if x.sum() > 0:
+        for _ in range(40):
+            y = y * 0.5 + 1
+    else:
+        for _ in range(50):
+            y = y * 0.25 - x
+    return y + x
+
+
+T, N = 41, 70
+ROWS = numbers(T, N)
+CASES: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
+    (returns, (ROWS, 0.9), 1),
+    (advantages, (ROWS, numbers(T + 1, N), (ROWS > 1).float(), 0.99, 0.95), 1),
+    (moving_average, (ROWS, 0.1), 1),
+    (two_before, (ROWS,), 1),
+    (down_columns, (numbers(N, T),), 1),
+    (newton, (ROWS.abs() + 1,), 1),
+    (swapped, (ROWS,), 2),
+    (in_a_circle, (ROWS,), 1),
+    (begins_as_one, (ROWS,), 1),
+    (of_two_shapes, (ROWS,), 1),
+    (escapes, (ROWS, numbers(T, N) * 0.5), 1),
+    (some_rows, (ROWS,), 1),
+    (counted, (ROWS,), 1),
+    (sine, (ROWS, 50), 1),
+    (state_space, (ROWS, ROWS.abs(), -numbers(N, 16).abs(), numbers(T, 16), numbers(T, 16)), 1),
+]
+
+
+def exact(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """What torch gives in float64, from the arguments' own values."""
+    return fn(
+        *(
+            x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for x in arguments
+        )
+    )
+
+
+def assert_right(found: Any, wanted: Any, rtol: float, atol: float) -> None:
+    for mine, others in zip(*((x if isinstance(x, tuple) else (x,)) for x in (found, wanted))):
+        torch.testing.assert_close(mine.to(others.dtype), others, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(("fn", "arguments", "kernels"), CASES)
+def test_a_loop_is_one_kernel(
+    fn: Callable[..., Any], arguments: tuple[Any, ...], kernels: int
+) -> None:
+    compiled = bt.jit(gpu.TARGET)(fn).lower(*arguments).compile()
+    assert len(compiled.launches) == kernels
+    found = gpu.call(compiled, arguments)
+    torch.testing.assert_close(found, fn(*arguments), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 31, 33, 1000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("fn", [moving_average, returns])
+def test_dtypes(fn: Callable[..., Any], dtype: torch.dtype, columns: int) -> None:
+    arguments = numbers(40, columns, dtype=dtype), 0.25
+    compiled = bt.jit(gpu.TARGET)(fn).lower(*arguments).compile()
+    assert len(compiled.launches) == 1
+    found, wanted = gpu.call(compiled, arguments), fn(*arguments)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, wanted)
+    # Each step rounds as torch's does.
+    assert (found == wanted).double().mean() > 0.98
+
+
+OTHERS: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
+    (with_list, (ROWS,), 2),
+    (outer, (ROWS, 40), 2),
+    (in_branches, (ROWS,), 5),
+]
+
+
+@pytest.mark.parametrize(("fn", "arguments", "kernels"), OTHERS)
+def test_loops_beside_other_work(
+    fn: Callable[..., Any], arguments: tuple[Any, ...], kernels: int
+) -> None:
+    compiled = bt.jit(gpu.TARGET)(fn).lower(*arguments).compile()
+    assert len(compiled.launches) <= kernels
+    found = gpu.call(compiled, arguments)
+    torch.testing.assert_close(found, fn(*arguments), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_an_argument() -> None:
+    x, out = numbers(80, 33), numbers(80, 33)
+    wanted = out.clone()
+    into_argument(x, wanted)
+    compiled = bt.jit(gpu.TARGET)(into_argument).lower(x, out).compile()
+    assert "in place" in compiled.source("cuda")
+    gpu.call(compiled, (x, out))
+    torch.testing.assert_close(out, wanted)
+
+
+SYMBOLIC = bt.Tensor[("steps", "columns"), "float32"]
+OF_COLUMNS = bt.Tensor[("columns", 4), "float32"]
+OF_STEPS = bt.Tensor[("steps", 4), "float32"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "kinds"),
+    [
+        (returns, (SYMBOLIC, 0.5)),
+        (moving_average, (SYMBOLIC, 0.5)),
+        (state_space, (SYMBOLIC, SYMBOLIC, OF_COLUMNS, OF_STEPS, OF_STEPS)),
+    ],
+)
+def test_sizes_that_a_call_tells(fn: Callable[..., Any], kinds: tuple[Any, ...]) -> None:
+    compiled = bt.jit(gpu.TARGET)(fn).lower(*kinds).compile()
+    assert len(compiled.launches) == 1
+    for steps, columns in ((2, 33), (3, 2), (70, 100)):
+        shapes = {SYMBOLIC: (steps, columns), OF_COLUMNS: (columns, 4), OF_STEPS: (steps, 4)}
+        given = tuple(numbers(*shapes[x]) if x in shapes else x for x in kinds)
+        found = gpu.call(compiled, given)
+        torch.testing.assert_close(found, fn(*given), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_go_through_such_kernels() -> None:
+    x = numbers(40, 33).requires_grad_()
+    compiled = bt.jit(gpu.TARGET)(with_list).lower(x).compile()
+    grad = numbers(40, 33) + 1
+    [found] = gpu.gradients(compiled, (x,), {0: grad})
+    [wanted] = torch.autograd.grad(with_list(x), x, grad)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
