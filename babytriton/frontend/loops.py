@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -31,13 +31,16 @@ from babytriton.frontend.program import LoopNotes
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.ops import scalars
 from babytriton.ops.counting import counter
-from babytriton.ops.loops import counted_loop, while_loop
+from babytriton.ops.loops import counted_loop, while_loop, works_on_elements
 from babytriton.ops.regions import Region
 from babytriton.ops.sizes import int64
 from babytriton.ops.value import Scalar
 
 UNROLL = 32
 """Steps of a loop that are written out one after the other; more are run as a loop."""
+
+FEW = 3
+"""Steps that are always written out."""
 
 AT_MOST = 128
 """The same where they cannot be run as a loop."""
@@ -62,9 +65,16 @@ class Loops(Assignments, ControlFlow):
         if not isinstance(count, int):
             return self._ended(node, self._looped(node, items, count))
         holds_loop = _holds_loop(node)
-        if count <= (NESTED if holds_loop else UNROLL):
-            return self._ended(node, self._written_out(node, items, 0, count))
         start = self.program.mark()
+        if count <= (NESTED if holds_loop else UNROLL):
+            if count > FEW and self._may_be_a_kernel(node):
+                try:
+                    return self._ended(node, self._looped(node, items, count, works_on_elements))
+                except (CompileError, _IsWrittenOut):
+                    if self.program.has_acted(start):
+                        raise
+                self.program.undo(start)
+            return self._ended(node, self._written_out(node, items, 0, count))
         try:
             return self._ended(node, self._looped(node, items, count))
         except CompileError as error:
@@ -79,19 +89,37 @@ class Loops(Assignments, ControlFlow):
             raises = isinstance(error.diagnostic, errors.PythonError)
             raise (error if raises else refused) from None
 
-    def _looped(self, node: ast.For, items: Items, count: Any) -> Exits:
-        """Run the steps of a for loop, the first by itself where it must be."""
+    def _may_be_a_kernel(self, node: ast.For) -> bool:
+        """Whether a loop of few steps may be one kernel, where each writes a row of a tensor.
+
+        Written out, the kernel that writes all rows would compute each from all before it.
+        """
+        builder = self.program.builder
+        return builder.device.type == "cuda" and not builder.tape.running and _writes_rows(node)
+
+    def _looped(self, node: ast.For, items: Items, count: Any, fits: _Fits | None = None) -> Exits:
+        """Run the steps of a for loop, the first by itself where it must be.
+
+        Args:
+            node: the loop.
+            items: that it goes over.
+            count: of them.
+            fits: whether to run what a step does, rather than to write it out; always if not given.
+
+        Raises:
+            _IsWrittenOut: it is written out.
+        """
         if not count > 0:  # of a symbolic size, this is a condition of the program
             return FALLS
         try:
-            return self._run_for(node, items, 0, count)
+            return self._run_for(node, items, 0, count, fits)
         except _NeedsFirstStep:
             # The first step makes what the later ones take over.
             first = self._step(node, items, 0)
             live = self.liveness.again[node]
             if first.always:
                 return first
-            rest = partial(self._run_for, node, items, 1, count - 1)
+            rest = partial(self._run_for, node, items, 1, count - 1, fits)
             return self.unless(node, first, live, rest) if first.open else rest()
 
     def visit_While(self, node: ast.While) -> Exits:
@@ -164,13 +192,18 @@ class Loops(Assignments, ControlFlow):
 
     # ------------------------------------------------------------ run as a loop
 
-    def _run_for(self, node: ast.For, items: Items, start: int, count: Any) -> Exits:
+    def _run_for(
+        self, node: ast.For, items: Items, start: int, count: Any, fits: _Fits | None = None
+    ) -> Exits:
         """Run the steps of a for loop: ``count`` of them, from item ``start`` on.
 
         Raises:
             _NeedsFirstStep: the first step must be compiled by itself.
+            _IsWrittenOut: what a step does does not fit.
         """
         notes = self.program.loops.setdefault(node, LoopNotes())
+        if fits is not None and notes.ends_early:
+            raise _IsWrittenOut
         if start == 0 and notes.needs_first_step:
             raise _NeedsFirstStep
         if notes.ends_early:
@@ -196,6 +229,8 @@ class Loops(Assignments, ControlFlow):
             notes.needs_first_step = True
             raise _NeedsFirstStep
         self._require_types(node, state)
+        if fits is not None and (exits.flags or not fits(region)):
+            raise _IsWrittenOut
         if exits.flags:
             return self._run_counting(node, items, start, count)
         with self.program.blaming(self.span(node.iter), "for", ()):
@@ -373,6 +408,28 @@ def _are_many(items: Items) -> bool:
 def _holds_loop(node: ast.For) -> bool:
     inner = (found for statement in node.body for found in ast.walk(statement))
     return any(isinstance(found, (ast.For, ast.While)) for found in inner)
+
+
+def _writes_rows(node: ast.For) -> bool:
+    """Whether each step writes to a place that its number, or its item, tells, or appends."""
+    own = {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
+    for statement in node.body:
+        for found in ast.walk(statement):
+            if isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store):
+                places = ast.walk(found.slice)
+                if any(isinstance(x, ast.Name) and x.id in own for x in places):
+                    return True
+            if isinstance(found, ast.Attribute) and found.attr == "append":
+                return True
+    return False
+
+
+_Fits = Callable[[Region], bool]
+"""Whether a step, as a region, is run as one of a loop."""
+
+
+class _IsWrittenOut(Exception):
+    """A loop that could be run as one is written out."""
 
 
 class _NeedsFirstStep(Exception):

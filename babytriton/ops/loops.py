@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from tvm import relax
-from tvm.ir import PrimType, Var
+from tvm.ir import GlobalVar, Op, PrimType, Var
 from tvm.relax.script import builder as R
 
 from babytriton.diagnostics import Span
@@ -99,6 +100,29 @@ def while_loop(
         step = WhileStep.of(builder, states, initial, body, numbers, results)
         builder.tape.note(step)
     return results
+
+
+_LARGE = re.compile(r"relax\.(matmul|call_pure_packed|nn\.|image\.|sort|argsort|topk|to_vdevice)")
+"""Operators that are no work on elements."""
+
+
+def works_on_elements(region: Region) -> bool:
+    """Whether a region is likely to work on elements of tensors, each for itself.
+
+    The kernel of a loop shows whether it does; this is asked before there are kernels.
+    """
+    for block in region.blocks:
+        for binding in block.bindings:
+            value = getattr(binding, "value", None)
+            if isinstance(value, relax.If):
+                return False
+            if not isinstance(value, relax.Call):
+                continue
+            if isinstance(value.op, GlobalVar):
+                return False
+            if isinstance(value.op, Op) and _LARGE.match(str(value.op.name)):
+                return False
+    return True
 
 
 class Steps:

@@ -254,6 +254,43 @@ def test_loops_beside_other_work(
     torch.testing.assert_close(found, fn(*arguments), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [5, 8, 32])
+@pytest.mark.parametrize("fn", [returns, moving_average, with_list])
+def test_few_steps_that_write_rows(fn: Callable[..., Any], steps: int) -> None:
+    arguments = (numbers(steps, 70), *((0.75,) if fn is not with_list else ()))
+    compiled = bt.jit(gpu.TARGET)(fn).lower(*arguments).compile()
+    assert compiled.source("cuda").count("; ++step) {") == 1
+    found = gpu.call(compiled, arguments)
+    torch.testing.assert_close(found, fn(*arguments), rtol=1e-4, atol=1e-5)
+
+
+def few_products(x, w):
+    out = torch.empty_like(x)
+    h = torch.zeros_like(x[0])
+    for t in range(x.shape[0]):
+        h = torch.tanh(x[t] + h @ w)
+        out[t] = h
+    return out
+
+
+def few_decisions(x):
+    out = torch.empty_like(x)
+    h = torch.zeros_like(x[0])
+    for t in range(x.shape[0]):
+        h = h - x[t] if h.sum() > 0 else h + x[t]
+        out[t] = h
+    return out
+
+
+@pytest.mark.parametrize("fn", [few_products, few_decisions])
+def test_few_steps_of_other_work_are_written_out(fn: Callable[..., Any]) -> None:
+    arguments = (numbers(5, 40), *((numbers(40, 40) * 0.1,) if fn is few_products else ()))
+    lowered = bt.jit(gpu.TARGET)(fn).lower(*arguments)
+    assert "def steps(" not in lowered.mod.script()
+    found = gpu.call(lowered.compile(), arguments)
+    torch.testing.assert_close(found, fn(*arguments), rtol=1e-4, atol=1e-5)
+
+
 def test_rows_of_an_argument() -> None:
     x, out = numbers(80, 33), numbers(80, 33)
     wanted = out.clone()
