@@ -6,10 +6,11 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
+from babytriton import errors
 from babytriton.frontend.program import Cotangent, Hidden, Input
 from babytriton.halves import Division
 from babytriton.ops.generators import Generators
@@ -22,6 +23,10 @@ class Run(Protocol):
     """A program that can be run: the runner of a stage is the one implementation."""
 
     differentiated: Differentiated | None
+
+    @property
+    def entry(self) -> str:
+        """What the user calls it."""
 
     @property
     def inputs(self) -> Sequence[Input]:
@@ -207,6 +212,11 @@ class _Recorded(torch.autograd.Function):
                     by_input[i] = None
         numbers = [by_input.get(i) for i in how.places]
         return (None, *[None if n is None else found[n] for n in numbers])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> NoReturn:
+        # Within other transforms of torch.func a call does not see that there are any.
+        raise errors.ForwardMode(None, ctx.call.program.entry).error()
 
     @staticmethod
     def vmap(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tvm.ir import IRModule
 
+from babytriton import errors
 from babytriton.frontend.lowering import Lowering, Output, Returned, Selected
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import Signature, TensorSpec
@@ -91,6 +92,11 @@ class Runner:
             interop.write(parameters[write.input], outputs[write.index])
 
     @property
+    def entry(self) -> str:
+        """What the user calls the function."""
+        return self.program.entry
+
+    @property
     def inputs(self) -> Sequence[Input]:
         """What each parameter of the program gets."""
         return self.program.inputs
@@ -129,7 +135,13 @@ class Runner:
         ]
 
     def outputs(self, parameters: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
-        """Run the program; torch's autograd takes note where gradients are asked for."""
+        """Run the program; torch's autograd takes note where gradients are asked for.
+
+        Raises:
+            RuntimeError: derivatives are asked for in forward mode.
+        """
+        if interop.has_tangent(parameters):
+            raise errors.ForwardMode(None, self.entry).error()
         if self.differentiated is None and not any(map(interop.is_wrapped, parameters)):
             return self.launch(parameters)
         return record(self, self._launch_apart, parameters, sizes)

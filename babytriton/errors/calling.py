@@ -117,9 +117,10 @@ class ArgumentLayout(CallDiagnostic):
     code = "BT105"
     title = "argument `{name}`: unsupported layout"
     label = "a {layout} tensor was given"
-    hint = "pass {name}.to_dense()"
+    hint = "pass {name}.{dense}"
     name: str
     layout: str
+    dense: str = "to_dense()"
 
 
 @dataclass(frozen=True)

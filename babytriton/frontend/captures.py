@@ -89,12 +89,14 @@ class Guard:
         holds: whether the value found there will do.
         before: the value that the program was compiled for, in words.
         itself: the one object that will do, where no other does.
+        is_of_input: whether the value is a hidden input of the program.
     """
 
     place: Place
     holds: Callable[[Any], bool]
     before: str = "another object"
     itself: Any = _ANY
+    is_of_input: bool = False
 
     @classmethod
     def of_object(cls, place: Place, value: Any, before: str = "another object") -> Guard:
@@ -118,6 +120,23 @@ class Guard:
         return f"{found} is {know('itself', self.itself)}"
 
 
+@dataclass(frozen=True)
+class Captured:
+    """What a program takes from outside at a moment of compiling.
+
+    Attributes:
+        guards: how many there are.
+        watched: what they are of.
+        lifted: the containers among that.
+        states: guards on what objects hold.
+    """
+
+    guards: int
+    watched: set[tuple[Any, ...]]
+    lifted: dict[int, tuple[Any, Any]]
+    states: dict[int, Guard]
+
+
 @dataclass
 class Captures:
     """Everything one program takes from outside.
@@ -135,6 +154,19 @@ class Captures:
     _states: dict[int, Guard] = field(default_factory=dict)
     _paths: dict[int, tuple[Any, str]] = field(default_factory=dict)
     """How the user reaches each object met so far, which is kept alive for its id."""
+
+    def mark(self) -> Captured:
+        """What is watched at this moment."""
+        return Captured(
+            len(self.guards), set(self._watched), dict(self._lifted), dict(self._states)
+        )
+
+    def undo(self, since: Captured) -> None:
+        """Watch nothing that was met since a moment, but for inputs: the program has these."""
+        later = self.guards[since.guards :]
+        self.guards[since.guards :] = [guard for guard in later if guard.is_of_input]
+        self._watched, self._lifted = since.watched, since.lifted
+        self._states = since.states
 
     def lift(self, place: Place, value: Any) -> Any:
         """The program's view of a value found outside: tensors in it become hidden inputs."""
@@ -237,11 +269,11 @@ class Captures:
             known = self._tensors[id(value)] = (value, input, place)
             device, grad = value.device, records(value)
             fits = functools.partial(_fits, type=type, device=device, grad=grad)
-            self.guards.append(Guard(place, fits, described(value)))
+            self.guards.append(Guard(place, fits, described(value), is_of_input=True))
         else:
             # Two names of one tensor share an input for as long as they are one tensor.
             first = known[2]
-            self.guards.append(Guard(place, lambda now: now is first.read()))
+            self.guards.append(Guard(place, lambda now: now is first.read(), is_of_input=True))
         return known[1]
 
     def _lift_container(self, place: Place, value: Any) -> Any:

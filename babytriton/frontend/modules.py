@@ -76,7 +76,7 @@ def forward(
 ) -> Any:
     """``module.forward(...)``, inlined; a module of torch's that cannot be runs through torch."""
     fn = calls.attribute(at, node, module, "forward")
-    start = at.program.mark()
+    start, captured = at.program.mark(), at.program.captures.mark()
     try:
         return calls.call(at, node, fn, args, kwargs)
     except CompileError as error:
@@ -87,6 +87,8 @@ def forward(
         if at.program.has_acted(start):
             raise
         at.program.undo(start)
+        # What the module holds besides its tensors torch reads at each call.
+        at.program.captures.undo(captured)
         return _through_torch(at, node, module, args, kwargs, error)
 
 

@@ -283,7 +283,7 @@ def is_static(path: str, static: frozenset[str]) -> bool:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        if _has_functions(type(value)):
+        if _has_functions(type(value)) or value.is_nested:
             return (type(value), None)
         format = MemoryFormat.of(value)
         return (value.dtype, value.shape, value.device, value.layout, format, records(value))
@@ -405,6 +405,8 @@ def _of_formats(spec: Spec, format: Callable[[TensorSpec], MemoryFormat | None])
 def _refuse_type(path: str, value: Any) -> NoReturn:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     given = f"an instance of {kind}"
+    if kind.startswith("numpy.") and hasattr(value, "item"):
+        raise errors.ArgumentType(None, path, given, f"pass {path}.item()").error()
     raise errors.ArgumentType(None, path, given).error()
 
 
@@ -425,6 +427,8 @@ def _has_functions(kind: type[torch.Tensor]) -> bool:
 def _describe_tensor(path: str, tensor: torch.Tensor, dims: Dimensions) -> TensorSpec:
     if _has_functions(type(tensor)):
         raise errors.ArgumentSubclass(None, path, type(tensor).__qualname__).error()
+    if tensor.is_nested:
+        raise errors.ArgumentLayout(None, path, "nested", "to_padded_tensor(0.0)").error()
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise errors.ArgumentLayout(None, path, layout).error()

@@ -112,7 +112,8 @@ def _overlap(node: FunctionNode, code: types.CodeType) -> float:
     for line, end_line, column, end_column in code.co_positions():
         if line is None or end_line is None or column is None or end_column is None:
             continue
-        if start <= (line, column) and (end_line, end_column) <= end:
+        # What begins where a function does makes the function.
+        if start < (line, column) and (end_line, end_column) <= end:
             inside += 1
         else:
             outside += 1

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._guards import detect_fake_mode
-from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils import _pytree as pytree
 
@@ -20,6 +19,7 @@ from babytriton import errors
 from babytriton.jit import JitFunction
 from babytriton.ops.generators import Generators
 from babytriton.ops.reverse.rows import TorchGradient
+from babytriton.runtime.interop import has_tangent
 from babytriton.wrappers import WRAPPERS
 
 
@@ -220,7 +220,7 @@ class Operator:
             return self._on_dtensors(args, kwargs)
         call = _Call(self, keys, leaves, tree)
         tensors = [leaves[i] for i in call.places]
-        if forward_ad._current_level >= 0 and any(map(_is_dual, tensors)):
+        if has_tangent(tensors):
             raise errors.ForwardMode(None, self._name).error()
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             if self._mutates_args:
@@ -286,10 +286,6 @@ def _autograd_not_excluded(*keys: torch._C.DispatchKey) -> Iterator[None]:
         for key in keys:
             torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
         yield
-
-
-def _is_dual(tensor: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _element(number: int, batch: torch.Tensor, dim: int) -> torch.Tensor:

@@ -64,6 +64,9 @@ _BY_NAME: dict[str, Callee] = {
 }
 """What has no other spelling than the one in place."""
 
+_ALIKE_IN_NAME = frozenset({"normal_"})
+"""Methods whose names without the ending are those of functions that do something else."""
+
 _CHANGES_ITSELF = frozenset(
     {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "share_memory_"}
     | {"squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_", "rename_", "apply_"}
@@ -148,6 +151,8 @@ def is_assignment(fn: Callee) -> bool:
 def _without_write(fn: Callee, name: str) -> Callee:
     if name in _BY_NAME:
         return _BY_NAME[name]
+    if name in _ALIKE_IN_NAME:
+        return Cloned(fn)
     home: Any = T if getattr(T, name, None) is fn else sys.modules.get(fn.__module__ or "torch")
     for owner in (home, torch, torch.nn.functional):
         found: Callee | None = getattr(owner, name.removesuffix("_"), None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo import guards
+from torch.autograd import forward_ad
 
 from babytriton.runtime.interop import ALIGNMENT, in_memory, is_readable, is_wrapped, on_device
 from babytriton.types import Dim, MemoryFormat, Size
@@ -104,7 +105,8 @@ class Attempt:
             Those that kernels cannot read as they are.
 
         Raises:
-            NoShortcut: torch.func transforms one of them.
+            NoShortcut: torch.func transforms one of them, or there may be derivatives in forward
+                mode.
         """
         first: dict[int, str] = {}
         for name, tensor in given.items():
@@ -113,7 +115,7 @@ class Attempt:
         again = {name: first[id(x)] for name, x in given.items() if first[id(x)] != name}
         names = [name for name in given if name not in again]
         every = [given[name] for name in names]
-        if any(map(is_wrapped, every)):
+        if any(map(is_wrapped, every)) or forward_ad._current_level >= 0:
             raise NoShortcut
         unreadable = {
             name
@@ -132,6 +134,8 @@ class Attempt:
                 *every, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
             )
             self.require(f"{self.know('check', made.check)}({', '.join(names)})")
+            # Of forward mode these know nothing.
+            self.require(f"{self.know('forward_mode', forward_ad)}._current_level < 0")
         if any(tensor.requires_grad for tensor in every):
             # torch's guards do not ask whether gradients are wanted.
             enabled = f"{self.know('enabled', torch.is_grad_enabled)}()"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import tvm_ffi
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack
 
 from babytriton.ops.fallback import TORCH_CALL, TorchCall
@@ -38,6 +39,8 @@ def readable(tensor: torch.Tensor, format: MemoryFormat | None = None) -> torch.
     """
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
+    if tensor._is_zerotensor():  # of no memory, as torch's own gradients may be
+        tensor = tensor.clone()
     if tensor.requires_grad:
         tensor = tensor.detach()
     aligned = not tensor.is_cuda or tensor.data_ptr() % ALIGNMENT == 0
@@ -77,6 +80,14 @@ def is_wrapped(value: Any) -> bool:
         return False
     functorch = torch._C._functorch
     return functorch.is_gradtrackingtensor(value) or functorch.is_batchedtensor(value)
+
+
+def has_tangent(values: Iterable[Any]) -> bool:
+    """Whether forward mode asks for derivatives by one of some values."""
+    return forward_ad._current_level >= 0 and any(
+        isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None
+        for x in values
+    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -635,8 +636,18 @@ def test_an_empty_batch() -> None:
 
 def test_forward_mode_says_that_there_is_none() -> None:
     x, w = torch.rand(4, 8), torch.rand(8)
-    with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(lambda x: jit(product)(x, w), (x,), (x,))
+    compiled = jit(product)
+    compiled(x, w), compiled(x, w)  # also where calls take a shortcut
+    with pytest.raises(RuntimeError, match="BT158"):
+        torch.func.jvp(lambda x: compiled(x, w), (x,), (x,))
+    with pytest.raises(RuntimeError, match="BT158"):
+        torch.func.hessian(lambda x: compiled(x, w).sum())(x)
+    with forward_ad.dual_level():
+        for each in (x, x.clone().requires_grad_()):
+            with pytest.raises(RuntimeError, match="BT158"):
+                compiled(forward_ad.make_dual(each, torch.ones_like(x)), w)
+        torch.testing.assert_close(compiled(x, w), product(x, w))
+    torch.testing.assert_close(compiled(x, w), product(x, w))
 
 
 def test_hessian() -> None:

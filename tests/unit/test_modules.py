@@ -733,3 +733,16 @@ def test_a_layer_is_compiled_where_it_stands() -> None:
     grads = [torch.autograd.grad(y.sum(), list(model.parameters())) for y in (found, expected)]
     for one, other in zip(*grads):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_modules_are_compiled_once(cell: Callable[..., nn.Module]) -> None:
+    module, x = cell(3, 5), torch.randn(7, 2, 3)
+    compiled = bt.jit("cpu")(module)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), module(x))
+    assert len(compiled.specializations()) == 1
+    module.weight_hh_l0.mul_(2)
+    torch.testing.assert_close(compiled(x), module(x))
+    module.weight_ih_l0 = nn.Parameter(torch.randn(module.weight_ih_l0.shape))
+    torch.testing.assert_close(compiled(x), module(x))

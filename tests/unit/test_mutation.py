@@ -426,3 +426,21 @@ def test_copies() -> None:
     given, expected = X.clone(), X.clone()
     found, wanted = bt.jit("cpu")(copied)(given), copied(expected)
     torch.testing.assert_close((*found, given), (*wanted, expected))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.clone().normal_(),
+        lambda x: x.clone().normal_(1, 2),
+        lambda x: torch.empty_like(x).normal_(mean=1.0, std=2.0),
+        lambda x: torch.nn.init.normal_(x.clone(), 3.0, 0.1),
+    ],
+)
+def test_normal_numbers_in_place(fn: Any) -> None:
+    x = X + 50  # of which torch.normal would take the means
+    drawn = []
+    for each in (bt.jit("cpu")(fn), fn):
+        torch.manual_seed(0)
+        drawn.append(each(x))
+    torch.testing.assert_close(*drawn)
