@@ -116,6 +116,15 @@ def dense(x, m, c):
     return F.gelu(F.linear(x, m, c))
 
 
+def returns(x):
+    out = torch.empty_like(x)
+    running = torch.zeros_like(x[0])
+    for t in reversed(range(x.shape[0])):
+        running = x[t] + 0.75 * running
+        out[t] = running
+    return out
+
+
 # What each function takes: x and y are matrices, w and b rows, v a row, m a matrix of weights and c
 # a number for each of its rows.
 OPERANDS: dict[Callable[..., torch.Tensor], str] = {
@@ -134,7 +143,13 @@ OPERANDS: dict[Callable[..., torch.Tensor], str] = {
     transpose: "x",
     gemv: "vm",
     dense: "xmc",
+    returns: "x",
 }
+
+# Loops over rows, and their sizes. torch.compile would write thousands of steps out, and takes
+# minutes for a hundred.
+LOOPS = (returns,)
+LOOP_SIZES = ((128, 4096), (128, 65536), (1000, 1024))
 
 
 # Those that do not go through memory once: some read a part of it, some read it again.
@@ -189,12 +204,12 @@ class Case:
         return tuple(x.to(device) for x in operands)
 
 
-def cases(sizes: Sequence[tuple[int, int]]) -> list[Case]:
+def cases(sizes: Sequence[tuple[int, int]], loop_sizes: Sequence[tuple[int, int]]) -> list[Case]:
     """All functions in all sizes and dtypes."""
     return [
         Case(fn, rows, columns, dtype)
         for fn in OPERANDS
-        for rows, columns in sizes
+        for rows, columns in (loop_sizes if fn in LOOPS else sizes)
         for dtype in DTYPES
     ]
 
@@ -333,7 +348,8 @@ class Prepared:
 def ways_of(case: Case) -> dict[str, Callable[..., Any]]:
     """The ways to compute a case, by their names in the table."""
     ways: dict[str, Callable[..., Any]] = {"ours": bt.jit("gpu")(case.fn), "eager": case.fn}
-    ways["compile"] = torch.compile(case.fn, dynamic=False)
+    if case.fn not in LOOPS:
+        ways["compile"] = torch.compile(case.fn, dynamic=False)
     if importlib.util.find_spec("triton") is not None:
         from benchmarks import triton_kernels
 
@@ -487,10 +503,8 @@ def options(description: str | None, results: str) -> argparse.Namespace:
 
 def main() -> None:
     given = options(__doc__, "a folder for the table and the plot")
-    sizes = SMALL if given.emulated else SIZES
-    chosen = [
-        case for case in cases(sizes) if not given.parts or any(p in case.name for p in given.parts)
-    ]
+    found = cases(SMALL, SMALL) if given.emulated else cases(SIZES, LOOP_SIZES)
+    chosen = [case for case in found if not given.parts or any(p in case.name for p in given.parts)]
     if given.emulated:
         from tests.emulator import emulator
 
@@ -501,13 +515,13 @@ def main() -> None:
     print("\n".join(head), flush=True)
     rows: list[Row] = []
     failed: list[str] = []
-    for found in all_measured(chosen, given.jobs):
-        if isinstance(found, str):
-            failed.append(found)
-            print(found, flush=True)
+    for measured in all_measured(chosen, given.jobs):
+        if isinstance(measured, str):
+            failed.append(measured)
+            print(measured, flush=True)
             continue
-        print(" | ".join(found.cells()), flush=True)
-        rows = sorted([*rows, found], key=lambda row: chosen.index(row.case))
+        print(" | ".join(measured.cells()), flush=True)
+        rows = sorted([*rows, measured], key=lambda row: chosen.index(row.case))
         if given.results:
             write([*head, *table(rows), *failed], given.results)
     if given.results and rows:

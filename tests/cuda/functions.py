@@ -49,6 +49,24 @@ def transpose(x):
     return x.T.contiguous()
 
 
+def returns(rewards, discount: float):
+    out = torch.empty_like(rewards)
+    running = torch.zeros_like(rewards[0])
+    for t in reversed(range(rewards.shape[0])):
+        running = rewards[t] + discount * running
+        out[t] = running
+    return out
+
+
+def state_space(x, dt, a, b, c):
+    h = torch.zeros_like(a)
+    ys = torch.empty_like(x)
+    for t in range(x.shape[0]):
+        h = torch.exp(dt[t][:, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
+        ys[t] = (h * c[t]).sum(-1)
+    return ys
+
+
 def arguments() -> dict[str, tuple[torch.Tensor, ...]]:
     """What each function is compiled for."""
     large, width = torch.randn(64, 1024), torch.randn(1024)
@@ -64,4 +82,9 @@ def arguments() -> dict[str, tuple[torch.Tensor, ...]]:
         "rope": (torch.randn(64, 128), torch.randn(64, 64), torch.randn(64, 64)),
         "total": (torch.randn(512, 1024),),
         "transpose": (torch.randn(100, 70),),
+        "returns": (torch.randn(100, 70), 0.9),
+        "state_space": (
+            *(torch.randn(40, 64), torch.rand(40, 64), -torch.rand(64, 16)),
+            *(torch.randn(40, 16), torch.randn(40, 16)),
+        ),
     }

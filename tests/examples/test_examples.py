@@ -252,6 +252,20 @@ def gemv(example: Run) -> None:
     )
 
 
+def advantages(example: Run) -> None:
+    example.shows("1000 environments give what torch gives", "for (int step = 0; step < 128;")
+    example.shows("advantages_kernel: grid (32,), block (32,)", "advantages_2_kernel")
+    assert example.text.count("__global__") == 2
+    compiled, arguments = example.names["compiled"], example.names["arguments"]
+    wanted = example.names["advantages"](*arguments)
+    torch.testing.assert_close(call_on_gpu(compiled, arguments), wanted)
+
+
+def state_space(example: Run) -> None:
+    example.shows("512 channels give what torch gives", "float h[16];", "step < 256;")
+    assert example.text.count("__global__") == 1
+
+
 def linear_gelu(example: Run) -> None:
     example.shows("kernels: <linear_gelu(x: f32[8, 10, 64]", "keeps: aten.linear.default example_")
     example.shows("error[BT009]", "weight is (256, 63), and rows of x have 64")
@@ -290,6 +304,8 @@ CHECKS: dict[str, Callable[[Run], None]] = {
     "kernels/histogram.py": histogram,
     "kernels/mandelbrot.py": mandelbrot,
     "kernels/stencil.py": stencil,
+    "loops/advantages.py": advantages,
+    "loops/state_space.py": state_space,
     "operators/linear_gelu.py": linear_gelu,
     "operators/rms_norm.py": rms_norm,
 }

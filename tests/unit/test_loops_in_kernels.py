@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 
 import babytriton as bt
 from tests.conformance import gpu
+from tests.unit.test_gpu_instructions import needs_compiler, positions
+from tests.unit.test_gpu_programs import traffic
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -331,3 +334,34 @@ def test_gradients_go_through_such_kernels() -> None:
     [found] = gpu.gradients(compiled, (x,), {0: grad})
     [wanted] = torch.autograd.grad(with_list(x), x, grad)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [returns, moving_average])
+def test_each_row_is_read_and_written_once(fn: Callable[..., Any]) -> None:
+    x = numbers(100, 256)
+    reads, writes = traffic(fn, x, 0.5)
+    [read] = reads.keys() - {""}
+    assert reads[read] <= x.numel() + x.shape[1]  # a first row, where there is one, also as a state
+    assert writes[fn.__name__] == x.numel()
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [4, 16, 32])
+def test_states_are_in_registers(size: int) -> None:
+    rows, of_columns, of_steps = numbers(64, 128), numbers(128, size), numbers(64, size)
+    arguments = rows, rows.abs(), -of_columns.abs(), of_steps, of_steps
+    compiled = bt.jit(bt.Target("cuda", arch="sm_90"))(state_space).lower(*arguments).compile()
+    [launch] = compiled.launches
+    assert launch.registers is not None
+    assert launch.registers <= 128
+    assert launch.spilled == 0
+    # Local memory is where arrays go that are not in registers.
+    assert not re.search(r"\b(LDL|STL)\b", compiled.source("sass"))
+
+
+@needs_compiler
+def test_rows_are_on_their_way_together() -> None:
+    compiled = bt.jit(bt.Target("cuda", arch="sm_90"))(returns).lower(numbers(1000, 256), 0.5)
+    sass = compiled.compile().source("sass")
+    loads, stores = positions(sass, "LDG"), positions(sass, "STG")
+    assert sum(load < stores[0] for load in loads) >= 4

@@ -189,6 +189,37 @@ CASES = {
         }
         """,
     ),
+    "declarations in blocks go to the first use there": (
+        """
+          for (int step = 0; step < 4; ++step) {
+            float sum;
+            float y[4];
+            for (int lane = 0; lane < 4; ++lane) {
+              y[lane] = x[lane];
+            }
+            sum = 0.0f;
+            for (int lane = 0; lane < 4; ++lane) {
+              sum += y[lane];
+            }
+            x[step] = sum;
+          }
+        }
+        """,
+        """
+          for (int step = 0; step < 4; ++step) {
+            float y[4];
+            for (int lane = 0; lane < 4; ++lane) {
+              y[lane] = x[lane];
+            }
+            float sum = 0.0f;
+            for (int lane = 0; lane < 4; ++lane) {
+              sum += y[lane];
+            }
+            x[step] = sum;
+          }
+        }
+        """,
+    ),
     "names have numbers where they must": (
         """
           float sum;
@@ -217,8 +248,8 @@ CASES = {
           }
           for (int step = 0; step < 4; ++step) {
             int64_t row = step * 16;
-            alignas(16) float x_vector[4];
             int64_t step_1 = row;
+            alignas(16) float x_vector[4];
             float sum_1 = x[row] + x_vector[0];
             float float_1 = sum_1;
             int64_t y_1 = step_1;

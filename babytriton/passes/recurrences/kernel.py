@@ -27,6 +27,9 @@ _SHORT = (1 << 31) - 1
 _TRIVIAL = 3
 """Nodes of an expression that is as well computed again where it is read, besides its indices."""
 
+_SHORT_TEXT = 8
+"""The same of one that reads no tensor: compilers compute it once."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -156,8 +159,8 @@ class _Writer:
             if store is not None and store.buffer not in kept and writers[store.buffer] == 1:
                 read = readers.get(store.buffer, [])
                 if self._is_inlined(work, store, works[number:], [n - number for n in read]):
-                    goes_on = all(changing & _written(works[n]) for n in read)
-                    if store.buffer in changing or _is_trivial(store.value) or not goes_on:
+                    is_again = any(changing & _written(works[n]) for n in read)
+                    if store.buffer in changing or _is_cheap(store.value) or not is_again:
                         values[store.buffer] = work
                         continue
             found.append(work)
@@ -183,7 +186,7 @@ class _Writer:
         between = later[: max(readers, default=0) + 1]
         if any(memories & _written(other) for other in between):
             return False
-        if _is_trivial(store.value):
+        if _is_cheap(store.value):
             return True
         own = self._threads.work_of(work)
         if users_name(store.buffer) and self._threads.size_of(store.buffer) == 1:
@@ -428,8 +431,10 @@ def _written(work: Work) -> set[tirx.Var]:
     return {store.buffer for store in work.stores()}
 
 
-def _is_trivial(value: ir.Expr) -> bool:
-    """Whether a value takes no more than a load, or a number."""
+def _is_cheap(value: ir.Expr) -> bool:
+    """Whether a value takes no more than a load, or arithmetic with numbers that it is given."""
     loads = nodes(value, ir.TensorLoad)
+    if not loads and not nodes(value, ir.Call):
+        return len(nodes(value, ir.Expr)) <= _SHORT_TEXT
     indices = sum(len(nodes(index, ir.Expr)) for load in loads for index in load.indices)
     return len(nodes(value, ir.Expr)) - indices <= _TRIVIAL and not nodes(value, ir.Call)

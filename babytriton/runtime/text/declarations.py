@@ -105,14 +105,7 @@ def declared_late(lines: Sequence[str], taken: Set[str] = frozenset()) -> list[s
         return list(lines)
     if rest != ["}"] or any(_ASSEMBLY.search(line) for line in lines):
         return list(lines)
-    variables = []
-    for statement in list(body):
-        variable = _declared(statement)
-        if variable is not None:
-            body.remove(statement)
-            variables.append(variable)
-    for variable in variables:
-        _declare(variable, body, "  ")
+    _declare_all(body, "  ")
     _shorten(body, taken)
     return [part for each in body for line in each.all_lines for part in line.split("\n")] + ["}"]
 
@@ -139,6 +132,21 @@ def _declared(statement: _Statement) -> _Variable | None:
         return None
     size = None if match[4] is None else int(match[4])
     return _Variable(match[3], match[1], size, _BYTES[match[2]] * (size or 1))
+
+
+def _declare_all(body: list[_Statement], indent: str) -> None:
+    """Declare the variables of a block, and of those within, where they are first used."""
+    variables = []
+    for statement in list(body):
+        variable = _declared(statement)
+        if variable is not None:
+            body.remove(statement)
+            variables.append(variable)
+    for variable in variables:
+        _declare(variable, body, indent)
+    for statement in body:
+        for inner in statement.bodies:
+            _declare_all(inner, f"{indent}  ")
 
 
 def _declare(variable: _Variable, body: list[_Statement], indent: str) -> None:
