@@ -48,6 +48,7 @@ from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
+from babytriton.passes.needless_copies import without_needless_copies
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
@@ -159,6 +160,7 @@ def fuse(
     rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
     mod = told_as_numbers(recomputed(mod, rule_of, backend.cheap))
     mod = loops_in_kernels(mod) if backend.loops else mod
+    mod = without_needless_copies(mod)
     mod = names.with_results(mod, returned)
     mod = without_duplicates(results_as_arguments(mod, results))
     mod = kernel_names.named(mod)

@@ -241,7 +241,7 @@ def test_dtypes(fn: Callable[..., Any], dtype: torch.dtype, columns: int) -> Non
 
 
 OTHERS: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
-    (with_list, (ROWS,), 2),
+    (with_list, (ROWS,), 1),
     (outer, (ROWS, 40), 2),
     (in_branches, (ROWS,), 5),
 ]
@@ -294,6 +294,33 @@ def test_few_steps_of_other_work_are_written_out(fn: Callable[..., Any]) -> None
     torch.testing.assert_close(found, fn(*arguments), rtol=1e-4, atol=1e-5)
 
 
+def copied_twice(x):
+    h = torch.zeros_like(x[0])
+    found = []
+    for row in x:
+        h = h * 0.5 + row
+        found.append(h)
+    rows = torch.stack(found)
+    return rows.clone(), h
+
+
+def copied_and_read(x):
+    rows = copied_twice(x)[0]
+    return rows.clone(), rows + 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("fn", [copied_twice, copied_and_read])
+def test_copies_of_what_nothing_else_reads(fn: Callable[..., Any], device: str) -> None:
+    x = numbers(40, 33)
+    compiled = bt.jit(gpu.TARGET if device == "gpu" else "cpu")(fn).lower(x).compile()
+    found = gpu.call(compiled, (x,)) if device == "gpu" else compiled(x)
+    torch.testing.assert_close(found, fn(x))
+    assert found[0].data_ptr() != found[1].data_ptr()
+    if device == "gpu":
+        assert len(compiled.launches) == (1 if fn is copied_twice else 2)
+
+
 def test_rows_of_an_argument() -> None:
     x, out = numbers(80, 33), numbers(80, 33)
     wanted = out.clone()
@@ -302,6 +329,31 @@ def test_rows_of_an_argument() -> None:
     assert "in place" in compiled.source("cuda")
     gpu.call(compiled, (x, out))
     torch.testing.assert_close(out, wanted)
+
+
+def reads_what_it_writes(x):
+    """Of the argument that it writes to, a step reads rows that others have written."""
+    before = x * 2
+    for t in range(39):
+        x[t + 1] = x[t] + before[t]
+
+
+def reads_what_others_write(x):
+    """Of it, a thread begins with what is another one's."""
+    last = x[0].flip(0) * 2
+    for t in range(1, 40):
+        last = last * 0.5 + t
+        x[t] = last
+
+
+@pytest.mark.parametrize("fn", [reads_what_it_writes, reads_what_others_write])
+def test_arguments_that_are_read_elsewhere_are_not_written_too_early(
+    fn: Callable[..., Any],
+) -> None:
+    x, wanted = numbers(40, 33), numbers(40, 33)
+    fn(wanted)
+    gpu.call(bt.jit(gpu.TARGET)(fn).lower(x).compile(), (x,))
+    torch.testing.assert_close(x, wanted)
 
 
 SYMBOLIC = bt.Tensor[("steps", "columns"), "float32"]

@@ -56,14 +56,24 @@ class Plan:
     rows: Mapping[tirx.Var, Rows | None]
 
 
-def statement(plan: Plan, name: str) -> tirx.Stmt:
-    """The kernel's body: a block for each thread.
+@dataclass(frozen=True)
+class Body:
+    """What a kernel does.
 
-    Args:
-        plan: of the kernel.
-        name: of the block.
+    Attributes:
+        statement: all of it, a block for each thread.
+        places: what the block calls the thread's places on the axes that are shared.
+        steps: the loop over the steps in it.
     """
-    return _Writer(plan).block(name)
+
+    statement: tirx.Stmt
+    places: Sequence[tirx.Var]
+    steps: tirx.For
+
+
+def body_of(plan: Plan, name: str) -> Body:
+    """The body of a kernel, whose block has a name."""
+    return _Writer(plan).body(name)
 
 
 class _Writer:
@@ -76,9 +86,10 @@ class _Writer:
         self._numbers: dict[tirx.Var, tirx.Var] = {}
         self._written = {x for work in plan.step.works for x in _written(work)}
 
-    def block(self, name: str) -> tirx.Stmt:
+    def body(self, name: str) -> Body:
         """The block in loops over the threads."""
-        body = sequence(self._statements())
+        before, loop, results = self._parts()
+        body = sequence([*before, loop, *results])
         axes, outer = [], []
         for place, extent in zip(self._places, self._threads.extents):
             axis = ir.Range(_ZERO, extent)
@@ -93,7 +104,7 @@ class _Writer:
         found: tirx.Stmt = s_tir.SBlockRealize(outer, tirx.const(True, "bool"), block)
         for var, extent in reversed(list(zip(outer, self._threads.extents))):
             found = tirx.For(var, _ZERO, extent, tirx.ForKind.SERIAL, found)
-        return found
+        return Body(found, self._places, loop)
 
     def _region(self, tensor: tirx.Var) -> tirx.BufferRegion:
         one = tirx.const(1, "int64")
@@ -108,7 +119,8 @@ class _Writer:
             ],
         )
 
-    def _statements(self) -> list[tirx.Stmt]:
+    def _parts(self) -> tuple[list[tirx.Stmt], tirx.For, list[tirx.Stmt]]:
+        """What a thread does before the steps, the loop over these, and what it does after them."""
         step, memories = self._step, self._plan.memories
         works = self._inlined(step.works)
         changing = self._changing(works)
@@ -120,17 +132,15 @@ class _Writer:
         for state, _ in carried:
             self._locals[state] = self._local(state, str(state.name))
         self._place(carried, each)
-        done: list[tirx.Stmt] = []
-        for memory in memories:
-            done += self._begun(memory)
-        done += [self._initial(state) for state, _ in carried]
-        done += [self._nest(work) for work in before]
+        first = [stmt for memory in memories for stmt in self._begun(memory)]
+        first += [self._initial(state) for state, _ in carried]
+        first += [self._nest(work) for work in before]
         steps = [self._nest(work) for work in each]
-        done.append(self._loop(sequence([*steps, *self._handed_on(carried)])))
-        done += [self._result(state) for state, _ in carried if state in self._plan.results]
-        return done
+        loop = self._loop(sequence([*steps, *self._handed_on(carried)]))
+        results = [self._result(state) for state, _ in carried if state in self._plan.results]
+        return first, loop, results
 
-    def _loop(self, body: tirx.Stmt) -> tirx.Stmt:
+    def _loop(self, body: tirx.Stmt) -> tirx.For:
         """The loop over the steps."""
         number, low, high = self._step.number, self._plan.low, self._plan.high
         if isinstance(low, tirx.IntImm) and isinstance(high, tirx.IntImm) and int(high) <= _SHORT:

@@ -14,7 +14,7 @@ from babytriton.passes.bindings import CALL_TIR, is_tensor
 from babytriton.passes.drivers import Counted
 from babytriton.passes.recurrences.axes import Threads, threads_of
 from babytriton.passes.recurrences.in_place import PLACES
-from babytriton.passes.recurrences.kernel import Plan, Value, statement
+from babytriton.passes.recurrences.kernel import Body, Plan, Value, body_of
 from babytriton.passes.recurrences.last_rows import kept
 from babytriton.passes.recurrences.rows import written_rows
 from babytriton.passes.recurrences.step import (
@@ -29,7 +29,7 @@ from babytriton.passes.recurrences.step import (
     with_values,
 )
 from babytriton.passes.recurrences.step import replaced as on_other_tensors
-from babytriton.passes.recurrences.uses import Uses
+from babytriton.passes.uses import Uses
 
 _ELEMENTS = 32
 """Of a tensor that a thread has in registers, at most."""
@@ -191,15 +191,15 @@ class Loop:
         if not outputs:
             raise StandsAside
         plan = Plan(step, self.low, self.high, threads, memories, initial, results, rows)
-        body = statement(plan, "steps")
-        if _elements(body) > _ALL_ELEMENTS:
+        body = body_of(plan, "steps")
+        if _elements(body.statement) > _ALL_ELEMENTS:
             raise StandsAside
-        func, arguments = self._function(body, list(outputs.values()))
+        func, arguments = self._function(body.statement, list(outputs.values()))
         numbers = {param: n for n, param in enumerate(func.params)}
         places: list[int] = []
         for state, argument, _ in states:
             before = self.caller.tensors.get(argument)
-            if state in memories and before in numbers and before not in given:
+            if state in memories and before in numbers and _is_own(body, before, threads, state):
                 places += numbers[before], numbers[state]
         return func.with_attr(PLACES, places), arguments, list(outputs), self.same
 
@@ -325,6 +325,26 @@ def _check(step: Step, threads: Threads, memories: set[tirx.Var], written: set[t
     works = [threads.work_of(work) for work in step.works]
     if any(work is None for work in works) or sum(filter(None, works)) > _WORK:
         raise StandsAside
+
+
+def _is_own(body: Body, before: tirx.Var, threads: Threads, memory: tirx.Var) -> bool:
+    """Whether threads read only their own elements of a tensor, and only before the first step.
+
+    Args:
+        body: of the kernel.
+        before: the tensor.
+        threads: that share the work.
+        memory: the state that begins as the tensor.
+    """
+
+    def loads(part: tirx.Stmt) -> list[ir.TensorLoad]:
+        return [load for load in nodes(part, ir.TensorLoad) if load.source.same_as(before)]
+
+    return not loads(body.steps) and all(
+        load.indices[axis].same_as(body.places[number])
+        for load in loads(body.statement)
+        for axis, number in threads.of_tensor(memory).items()
+    )
 
 
 def _elements(body: tirx.Stmt) -> int:

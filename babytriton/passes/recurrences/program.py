@@ -19,7 +19,7 @@ from babytriton.passes.bindings import add_kernel, replaced
 from babytriton.passes.drivers import Counted, calls_itself, driver_of
 from babytriton.passes.recurrences.loop import Loop
 from babytriton.passes.recurrences.step import StandsAside
-from babytriton.passes.recurrences.uses import Uses
+from babytriton.passes.uses import Uses
 
 
 def loops_in_kernels(mod: IRModule) -> IRModule:

@@ -126,7 +126,10 @@ class Step:
             if store is None or len(store.indices) or writers[store.buffer] > 1:
                 continue
             is_whole = str(store.buffer.ty.dtype).startswith(("int", "bool"))
-            if is_whole and not nodes(store.value, ir.TensorLoad):
+            # Of a cast to fewer bits the simplifier does not see that integers wrap.
+            if is_whole and not (
+                nodes(store.value, ir.TensorLoad) or nodes(store.value, tirx.Cast)
+            ):
                 values[store.buffer] = work
         self.works = works
 
