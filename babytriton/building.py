@@ -17,7 +17,13 @@ from tvm.ir import IRModule
 from babytriton import errors
 from babytriton.ops import cuda_code
 from babytriton.passes import lines, pipeline
-from babytriton.passes.gpu.launches import extent_of, launches_of, numbers_of, tensors_of
+from babytriton.passes.gpu.launches import (
+    extent_of,
+    launches_of,
+    numbers_of,
+    scalars_of,
+    tensors_of,
+)
 from babytriton.passes.gpu.portable import missing
 from babytriton.passes.gpu.streaming import streamed
 from babytriton.passes.updates import IN_PLACE
@@ -201,12 +207,17 @@ def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch,
 def _comments(mod: IRModule) -> dict[str, list[str]]:
     """What heads each kernel: the lines it computes, what it is given, and its launch."""
     functions = {var.name_hint: func for var, func in mod.functions_items()}
-    tensors, numbers = tensors_of(mod), numbers_of(mod)
+    tensors, scalars, numbers = tensors_of(mod), scalars_of(mod), numbers_of(mod)
     return {
         launch.name: [
             *map(_line, lines.of_kernel(functions[launch.function])),
             *([_OF_ROW] if ROW in functions[launch.function].attrs else []),
-            ", ".join(_parameters(functions[launch.function], tensors[launch.name])),
+            ", ".join(
+                [
+                    *_parameters(functions[launch.function], tensors[launch.name]),
+                    *(f"{number.name}: {number.ty.dtype}" for number in scalars[launch.name]),
+                ]
+            ),
             *(f"{name} = {value}" for name, value in numbers[launch.name].items()),
             f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}",
         ]

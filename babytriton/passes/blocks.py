@@ -18,6 +18,7 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.factors import has_at_most
+from babytriton.passes.statements import is_number
 from babytriton.passes.unchecked_schedules import schedule_of
 
 # A value that is read more than once is computed again at each read while that adds at most so
@@ -49,6 +50,17 @@ def _opened(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]] | No
             # A single number: rfactor and the GPU's threads need a loop to hold on to.
             sch.add_unit_loop(info.block_rv)
     return sch, infos
+
+
+def closed_kernel(sch: s_tir.Schedule) -> tirx.PrimFunc:
+    """The kernel of a schedule of :func:`open_kernel`, as it can be opened again."""
+
+    def without(loop: tirx.For) -> tirx.Stmt:
+        is_single = is_number(loop.extent, 1) and not uses(loop.body, loop.loop_var)
+        return loop.body if is_single else loop
+
+    func = sch.mod["main"]
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, without)))
 
 
 def plain_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
@@ -193,8 +205,8 @@ def of_shape(
     )
 
 
-def uses(expr: ir.Expr, var: tirx.Var) -> bool:
-    """Whether the expression reads the variable."""
+def uses(expr: ir.Expr | tirx.Stmt, var: tirx.Var) -> bool:
+    """Whether the expression, or the statement, reads the variable."""
     return any(use.same_as(var) for use in nodes(expr, ir.Var))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import tvm_ffi
 from tvm import DataType, ir, relax, s_tir, sym, tirx
 from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
@@ -168,7 +169,8 @@ class _Block:
                 if not isinstance(var, relax.DataflowVar):
                     continue
                 readers = [n for n in self._readers.get(var, ()) if n != source]
-                if readers and all(self._can_compute(n, var) for n in readers):
+                is_there = self._is_there(unit, place)
+                if readers and all(self._can_compute(n, var, is_there) for n in readers):
                     gain = self._gain(source, place, var, readers, cheap)
                     if gain is not None and gain > 0:
                         yield _Tensor(var, source, place, tuple(readers), gain)
@@ -188,10 +190,20 @@ class _Block:
         var = unit.bindings[0].var
         return len(unit.bindings) > 1 and self._readers.get(var, []) != [number]
 
-    def _can_compute(self, number: int, var: relax.Var) -> bool:
+    def _is_there(self, unit: Unit, place: int) -> bool:
+        """Whether a result is another tensor with axes of one place more, or less."""
+        func, _ = of_results(self.mod[unit.kernel], [place], len(unit.results))
+        return all(map(_adds_unit_axes, plain_blocks(func)))
+
+    def _can_compute(self, number: int, var: relax.Var, is_there: bool) -> bool:
         """Whether a unit is a kernel that reads no number of a tensor more than a few times.
 
         And that does not write to a part of it, for which the tensor must be in memory.
+
+        Args:
+            number: of the unit.
+            var: the tensor.
+            is_there: whether to compute a number of it is to read another one.
         """
         unit = self.units[number]
         if not unit.blocks:
@@ -204,7 +216,9 @@ class _Block:
             if any(region.source.same_as(x) for region in block.reads for x in own)
         ]
         return not any(
-            _points(block) > elements(var) or is_box(block) or is_copy_of(block, x)
+            (_points(block) > elements(var) and not is_there)
+            or is_box(block)
+            or is_copy_of(block, x)
             for block in readers
             for x in own
         )
@@ -346,6 +360,19 @@ def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
         and effort + _FUNCTION * calls.total() <= cheap
         and all(is_reshape(block) or _goes_along_lines(block) for block in blocks)
     )
+
+
+def _adds_unit_axes(block: s_tir.SBlock) -> bool:
+    """Whether a block copies a tensor, but for axes of one place."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad):
+        return False
+    load = store.value
+    indices = [
+        without_unit_axes(x, at)
+        for x, at in ((load.source, load.indices), (store.buffer, store.indices))
+    ]
+    return bool(tvm_ffi.structural_equal(*indices))
 
 
 def _goes_along_lines(block: s_tir.SBlock) -> bool:

@@ -17,7 +17,14 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR, read_by
-from babytriton.passes.blocks import is_output, is_pointwise, open_kernel, same_extents, uses
+from babytriton.passes.blocks import (
+    closed_kernel,
+    is_output,
+    is_pointwise,
+    open_kernel,
+    same_extents,
+    uses,
+)
 from babytriton.types import MemoryFormat
 
 _RESULTS = "babytriton.memory_formats"
@@ -182,7 +189,7 @@ def _ordered(
         sch.reorder_block_iter_var(info.block_rv, turned)
     for info in lasting:
         sch.transform_layout(info.block_rv, ("write", 0), lambda *axes: [axes[n] for n in order])
-    return sch.mod["main"].with_attrs(dict(func.attrs)), order
+    return closed_kernel(sch).with_attrs(dict(func.attrs)), order
 
 
 def _axes(sch: s_tir.Schedule, info: SBlockInfo) -> list[int | None]:

@@ -1,7 +1,7 @@
 // functions.py:55  for t in reversed(range(rewards.shape[0])):
 // functions.py:56  running = rewards[t] + discount * running
 // functions.py:57  out[t] = running
-// rewards: float32[100, 70], returns: float32[100, 70]
+// rewards: float32[100, 70], returns: float32[100, 70], discount: float64
 // grid 3, block 32
 extern "C" __global__ void __launch_bounds__(32) returns_kernel(
     const float* __restrict__ rewards, float* __restrict__ returns, double discount) {

@@ -66,7 +66,7 @@ def rules(fn, *args) -> set[str]:
 def check(fn, *args, within: float = 1e-5, program=None) -> None:
     """Compare with torch in float64, in each order of threads."""
     program = compiled(fn, *args) if program is None else program
-    wide = [x.double() if x.is_floating_point() else x for x in args]
+    wide = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in args]
     exact = fn(*wide)
     for order in emulator.ORDERS:
         with emulator.thread_order(order, lockstep=False):
@@ -1015,3 +1015,59 @@ def test_vectors_stay_beside_a_product_of_integers() -> None:
     product, quotient = gpu.call(own, (a, b, x, y))
     assert torch.equal(product, a @ b)
     torch.testing.assert_close(quotient, x / y)
+
+
+def scaled(x, scale: float):
+    return x * scale
+
+
+def leaky(x, slope: float, eps: float):
+    return torch.where(x > 0, x, x * slope) / (x + eps)
+
+
+TURNED = (
+    torch.randn(70, 33).t(),
+    torch.randn(4, 3, 9, 7).contiguous(memory_format=torch.channels_last),
+    torch.randn(2, 8, 17, 32).transpose(1, 2),
+)
+
+
+@pytest.mark.parametrize("x", TURNED, ids=lambda x: str(tuple(x.shape)))
+@pytest.mark.parametrize("fn", [scaled, leaky])
+def test_numbers_with_tensors_that_lie_otherwise(fn, x) -> None:
+    args = (x, 0.5) if fn is scaled else (x, 0.5, 4.0)
+    assert rules(fn, *args) == {"Elementwise"}
+    program = compiled(fn, *args)
+    assert len(program.launches) == 1
+    check(fn, *args, program=program)
+
+
+def rotated(q, k, cos, sin):
+    def half(x):
+        a, b = x.chunk(2, -1)
+        return torch.cat([-b, a], -1)
+
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return q * cos + half(q) * sin, k * cos + half(k) * sin
+
+
+def test_axes_of_one_place_are_no_copies() -> None:
+    q, cos = torch.randn(2, 3, 9, 32), torch.randn(2, 9, 32)
+    args = q, torch.randn(2, 3, 9, 32), cos, torch.randn(2, 9, 32)
+    assert len(compiled(rotated, *args).launches) == 1  # which is called twice
+    check(rotated, *args)
+
+
+def test_the_header_tells_of_numbers() -> None:
+    source = compiled(leaky, torch.randn(70, 33), 0.5, 4.0).source("cuda")
+    assert "leaky: float32[70, 33], slope: float64, eps: float64" in source
+
+
+def test_constants_of_64_bits_are_written_as_people_do() -> None:
+    def constants(x):
+        return x * 1e-20 + 1 / 3 - 2.5e-300 * x
+
+    x = torch.tensor([0.5, -1 / 3, 1e30], dtype=torch.float64)
+    program = compiled(constants, x)
+    assert "* 1e-20 + 0.3333333333333333 - 2.5e-300 *" in program.source("cuda")
+    torch.testing.assert_close(gpu.call(program, (x,)), constants(x), rtol=1e-15, atol=0)

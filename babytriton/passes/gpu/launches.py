@@ -33,6 +33,31 @@ def tensors_of(mod: IRModule) -> dict[str, list[tirx.Var]]:
     }
 
 
+def scalars_of(mod: IRModule) -> dict[str, list[tirx.Var]]:
+    """By the kernel's name, the numbers that calls give its function, but for sizes of tensors."""
+    return {
+        of_launch(name, place): _scalars(func, kernel)
+        for name, func in in_order_of_calls(mod).items()
+        for place, kernel in enumerate(kernels_of(func))
+    }
+
+
+def _scalars(func: tirx.PrimFunc, kernel: tirx.For) -> list[tirx.Var]:
+    used = set(nodes(kernel.body, ir.Var))
+    told = {
+        var
+        for param in func.params
+        if isinstance(param.ty, tirx.BufferType)
+        for size in param.ty.shape
+        for var in nodes(size, ir.Var)
+    }
+    return [
+        param
+        for param in func.params
+        if isinstance(param.ty, ir.PrimType) and param in used and param not in told
+    ]
+
+
 def numbers_of(mod: IRModule) -> dict[str, dict[str, str]]:
     """By the kernel's name, the numbers that its function computes for it, and how."""
     return {

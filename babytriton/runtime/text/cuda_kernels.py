@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, count
@@ -25,6 +26,9 @@ _VALUE, _VALUES_END = "__local", "_value"
 _CHOICE = re.compile(r"condval(_\d+)?")
 # Names that are not those of members, nor of parts of numbers.
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+
+# Floats of 64 bits by their bits: TVM would write them in too few digits.
+_BITS = re.compile(r"__longlong_as_double\(\(int64_t\)(-?\d+)L*\)")
 
 _FROM, _BFLOAT16 = "(__CUDA_ARCH__ >= ", "#include <cuda_bf16.h>"
 
@@ -132,6 +136,7 @@ def fitted(text: str) -> str:
 
 def _kernel(text: str, streamed: Set[str]) -> str:
     text = text.replace("(uint)4294967295", "0xffffffff")
+    text = _BITS.sub(lambda bits: _float(int(bits[1])), text)
     text = _with_names(_with_bools_together(text))
     head, _, body = text.partition("{\n")
     types = _types(text)
@@ -139,6 +144,12 @@ def _kernel(text: str, streamed: Set[str]) -> str:
     lines = _with_short_loops(_without_moves(lines))
     lines = [head + "{", *declared_late(lines, set(_WORD.findall(head))), ""]
     return _with_streams(_with_constants("\n".join(lines)), streamed)
+
+
+def _float(bits: int) -> str:
+    """A finite float of 64 bits in the fewest digits that are this one."""
+    (value,) = struct.unpack("<d", struct.pack("<q", bits))
+    return f"({value!r})" if value < 0 else repr(value)
 
 
 def _with_bools_together(text: str) -> str:

@@ -44,6 +44,9 @@ _INT, _WIDE = "int", "int64_t"
 NO_TYPES: Mapping[str, str] = MappingProxyType({})
 """Those of names of which nothing is known."""
 
+_LONG = re.compile(r"\d+\.\d{10,}")
+"""Floats of 64 bits, with digits that say nothing."""
+
 _ZEROS, _MINUS_ONES = ("0.0f", "0.0"), ("-1.0f", "-1.0")
 _NO_BITS = ("0", "(uint64_t)0ULL")
 _EXPONENTIALS = ("exp", "expf", "exp2", "exp2f")
@@ -313,7 +316,9 @@ def _without_casts(
 
 
 def number(text: str) -> str:
-    """A number in few digits that say the same; as it is, if it is no hexadecimal float."""
+    """A number in few digits that say the same; as it is, if it is no float as TVM writes it."""
+    if _LONG.fullmatch(text):
+        return repr(float(text))
     if not text.startswith("0x") or "p" not in text:
         return text
     is_single = text.endswith("f")
