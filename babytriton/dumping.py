@@ -32,13 +32,20 @@ def dump(
 
     Returns:
         The program's folder.
+
+    Raises:
+        OSError: files cannot be written there; its text names the variable.
     """
     texts = {kind: source(kind) for kind in kinds if kind in _ENDINGS}
     told = [text for kind, text in texts.items() if kind not in _MACHINE]
     digest = hashlib.sha256("\n".join([signature, *told]).encode()).hexdigest()[:8]
     own = folder / f"{re.sub(r'[^A-Za-z0-9_]+', '_', name)}-{digest}"
-    own.mkdir(parents=True, exist_ok=True)
-    (own / "signature.txt").write_text(f"{signature}\n")
-    for kind, text in texts.items():
-        (own / f"{kind}.{_ENDINGS[kind]}").write_text(text)
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "signature.txt").write_text(f"{signature}\n")
+        for kind, text in texts.items():
+            (own / f"{kind}.{_ENDINGS[kind]}").write_text(text)
+    except OSError as error:
+        why = f"BABYTRITON_DUMP={folder}: {error.strerror}"
+        raise type(error)(error.errno, why, error.filename) from None
     return own

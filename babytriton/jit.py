@@ -476,11 +476,14 @@ def jit(
 
     Raises:
         ValueError: the target is unknown, or ``out`` is.
-        TypeError: what is decorated is not a Python function, or the target is no target.
+        TypeError: what is decorated is not a Python function, the target is no target, or
+            ``dynamic`` none of the three.
     """
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if out not in OUT:
         raise ValueError(f"out must be one of {', '.join(map(repr, OUT))}, not {out!r}")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise TypeError(f"dynamic must be True, False or None, not {dynamic!r}")
     is_target = target is None or isinstance(target, (str, Target))
     chosen = as_target(target) if is_target and target is not None else None
 

@@ -65,7 +65,7 @@ class Target:
     products: str = "torch"
 
     def __post_init__(self) -> None:
-        kind = _NAMES.get(self.kind)
+        kind = _NAMES.get(self.kind) if isinstance(self.kind, str) else None
         if kind is None:
             known = ", ".join(repr(name) for name in _NAMES)
             raise ValueError(f"unknown target {self.kind!r}: expected one of {known}")

@@ -87,6 +87,12 @@ CODES: dict[str, Code] = {}
 
 _AXES = ("x", "y", "z")
 
+# Types of parameters that hold whole numbers.
+_WHOLE = re.compile(
+    r"(?:const\s+)?(?:std::)?(?:(?:(?:un)?signed|int|short|long|char|bool)(?:\s+|$))*"
+    r"(?:u?int(?:8|16|32|64)?_t|u?int|uchar|ushort|ulong|size_t)?(?<=\w)(?:\s+const)?"
+)
+
 # What the CUDA C++ Programming Guide, "Compute Capabilities", allows along each of them.
 _LIMITS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
 _THREADS = 1024
@@ -322,6 +328,10 @@ def _numbers(own: str, args: Sequence[Any], dtypes: Iterable[Any]) -> list[ir.Ex
         elif isinstance(arg, bool | int):
             found.append(tirx.const(arg, "bool" if isinstance(arg, bool) else "int64"))
         elif isinstance(arg, float):
+            if n < len(types) and _WHOLE.fullmatch(types[n]) and not arg.is_integer():
+                name = CODES[own].parameters[n].name or f"parameter {n + 1}"
+                why = f"`{name}` is of type {types[n]}, and {arg!r} would lose its fraction"
+                raise Unavailable(why, "make it a float in the source, or pass a whole number")
             found.append(tirx.const(arg, "float64" if is_double else "float32"))
         else:
             why = f"argument {n + 1} is {arg!r}"

@@ -209,6 +209,14 @@ def test_llvm_is_the_same_in_each_process() -> None:
     assert b"buffer0" in runs[0].stdout
 
 
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr("babytriton.sources.CONFIG", config.Config(False, dump=file))
+    with pytest.raises(NotADirectoryError, match=f"BABYTRITON_DUMP={file}"):
+        compiled("add")
+
+
 def test_the_folder_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BABYTRITON_DUMP", "somewhere")
     assert config.Config.from_environment().dump == Path("somewhere")

@@ -316,6 +316,8 @@ def test_targets() -> None:
     assert bt.Target("gpu") == bt.Target("cuda")
     assert bt.jit(target=bt.Target("cuda", arch="sm_90"))(affine).target.arch == "sm_90"
     assert bt.jit()(affine).target is None
+    with pytest.raises(TypeError, match="dynamic must be True, False or None"):
+        bt.jit(dynamic="yes")
     with pytest.raises(ValueError, match="unknown target"):
         bt.jit("tpu")
     with pytest.raises(ValueError, match="compute capability"):

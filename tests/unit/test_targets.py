@@ -7,6 +7,7 @@ import math
 import platform
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -290,13 +291,14 @@ def test_rows_are_reduced_without_shuffles(monkeypatch: pytest.MonkeyPatch) -> N
     ("kind", "arch", "words"),
     [
         ("vulkan", None, "unknown target 'vulkan'"),
+        (["cuda"], None, "unknown target"),
         ("cuda", "80", "no compute capability such as 'sm_80'"),
         ("rocm", "sm_80", "no AMD architecture such as 'gfx90a'"),
         ("metal", "m1", "a metal target has no architecture"),
         ("cpu", "hasswell", "no processor that LLVM knows"),
     ],
 )
-def test_unknown_targets(kind: str, arch: str | None, words: str) -> None:
+def test_unknown_targets(kind: Any, arch: str | None, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         bt.Target(kind, arch=arch)
 
