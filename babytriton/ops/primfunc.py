@@ -10,6 +10,9 @@ import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 from tvm.tirx import For, ForKind, PrimFunc
 
+LINES = "babytriton.lines"
+"""An attribute of kernels: the user's lines that they compute, as texts "file:line", in order."""
+
 _WRITES = 2
 """The bit of an access pointer's mask that says it is written through."""
 

@@ -12,11 +12,8 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
+from babytriton.ops.primfunc import LINES
 from babytriton.passes.bindings import CALL_TIR
-
-LINES = "babytriton.lines"
-"""The attribute: texts "file:line", in the order the program computes them."""
-
 
 Lines = Mapping[str, Iterable[str]]
 

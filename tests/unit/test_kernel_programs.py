@@ -43,3 +43,27 @@ def test_gpu_gives_what_python_gives(program: Program, order: Order) -> None:
     given = call_kernel(compiled, program.copies())
     for found, expected in zip(given, program.expected()):
         torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def squared(x):
+    return x * x  # inlined
+
+
+@bt.kernel(target="gpu")
+def norms(x, out):
+    for i in range(x.shape[0]):
+        total = 0.0
+        for j in range(x.shape[1]):
+            total += squared(x[i, j])
+        out[i] = total
+
+
+def test_kernels_are_headed_by_their_lines() -> None:
+    compiled = norms.lower(torch.ones(40, 70), torch.ones(40)).compile()
+    first, name = norms.fn.__code__.co_firstlineno, "// test_kernel_programs.py"
+    assert compiled.source("cuda").splitlines()[:4] == [
+        f"{name}:{first + 3}  total = 0.0",
+        f"{name}:{first + 5}  total += squared(x[i, j])",
+        f"{name}:{first + 6}  out[i] = total",
+        "// x: float32[40, 70], out: float32[40]",
+    ]

@@ -88,7 +88,7 @@ class Assignments(Calls):
         self._store(part, scalars.convert(value, part.dtype), update)
 
     def _store(self, part: Tensor, expr: ir.Expr, update: Update | None) -> None:
-        store = Assign(part.buffer, part.prefix, expr, update)
+        store = Assign(part.buffer, part.prefix, expr, update, self.line)
         outside, self.outside = self.outside, []
         inside: ir.Expr | None = None
         for condition in outside:

@@ -120,19 +120,20 @@ class _Cutter:
             return values
         value = statement.value
         if loads(value):
-            value = self.stored(statement.buffer, value, context, blocks)
+            value = self.stored(statement, value, context, blocks)
         return (*values, (statement.buffer, value))
 
     def stored(
         self,
-        local: tirx.Buffer,
+        statement: Assign,
         value: ir.Expr,
         context: tuple[Loop, ...],
         blocks: list[Block],
     ) -> ir.Expr:
         """A value of a local at each point of the context, in a buffer; its load."""
+        local = statement.buffer
         place, indices = self.temporary(local.name, str(local.dtype), context)
-        blocks.append(Block(context, (Assign(place, indices, value),)))
+        blocks.append(Block(context, (Assign(place, indices, value, line=statement.line),)))
         return tirx.BufferLoad(place, list(indices))
 
     def temporary(
@@ -218,9 +219,9 @@ class _Cutter:
         else:
             name = target.buffer.name
             place, indices = self.temporary(name, reduction.dtype, spatial)
-        init = Assign(place, indices, reduction.identity)
+        init = Assign(place, indices, reduction.identity, line=target.line)
         load = tirx.BufferLoad(place, list(indices))
-        step = Assign(place, indices, reduction.step(load))
+        step = Assign(place, indices, reduction.step(load), line=target.line)
         blocks.append(Block(spatial, (step,), reduction.reduced, init))
         if place.same_as(target.buffer):
             return values
@@ -228,7 +229,8 @@ class _Cutter:
         if is_local(target.buffer):
             kept = tuple((x, value) for x, value in values if not x.same_as(target.buffer))
             return (*kept, (target.buffer, new))
-        blocks.append(Block(spatial, (Assign(target.buffer, target.indices, new),)))
+        last = Assign(target.buffer, target.indices, new, line=target.line)
+        blocks.append(Block(spatial, (last,)))
         return values
 
 

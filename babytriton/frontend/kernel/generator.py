@@ -62,11 +62,20 @@ class Generator(Loops):
 
     def visit_all(self, nodes: Sequence[ast.stmt]) -> None:
         """Statements in order; what follows a jump runs only where it was not taken."""
+        line = self.line
+        try:
+            self._visit_each(nodes)
+        finally:
+            self.line = line
+
+    def _visit_each(self, nodes: Sequence[ast.stmt]) -> None:
         frame = self.frame
         for i, node in enumerate(nodes):
             if frame.ended:
                 return
             before = len(frame.pending)
+            span = self.span(node)
+            self.line = f"{span.path}:{span.line}"
             self.visit(node)
             flags, rest = frame.pending[before:], nodes[i + 1 :]
             if flags and rest and not frame.ended:

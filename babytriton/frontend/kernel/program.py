@@ -34,12 +34,17 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Assign:
-    """``buffer[indices] = value``: an element of a tensor, or a local."""
+    """``buffer[indices] = value``: an element of a tensor, or a local.
+
+    Attributes:
+        line: of the user's that says so, as a text "file:line"; empty where none does.
+    """
 
     buffer: tirx.Buffer
     indices: tuple[ir.Expr, ...]
     value: ir.Expr
     update: Update | None = None
+    line: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +253,7 @@ def replaced(statement: Statement, replacements: Replacements) -> Statement:
         step = statement.update
         step = None if step is None else Update(step.kind, expr(step.operand))
         indices = tuple(expr(x) for x in statement.indices)
-        return Assign(statement.buffer, indices, expr(statement.value), step)
+        return Assign(statement.buffer, indices, expr(statement.value), step, statement.line)
     if isinstance(statement, Loop):
         return Loop(statement.var, expr(statement.extent), all_of(statement.body))
     if isinstance(statement, While):

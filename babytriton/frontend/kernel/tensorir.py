@@ -30,6 +30,7 @@ from babytriton.frontend.kernel.program import (
     variables,
 )
 from babytriton.frontend.kernel.scalars import loads
+from babytriton.ops.primfunc import LINES
 from babytriton.types import TensorType, find_dtype
 
 
@@ -123,6 +124,9 @@ def _step(
     function = tirx.PrimFunc(buffers, s_tir.SBlockRealize([], True, root))
     function = function.with_attr("global_symbol", name).with_attr("tirx.noalias", True)
     function = function.with_attr("s_tir", True)
+    lines = {x.line: None for block in blocks for x in stores_in(block.body) if x.line}
+    if lines:
+        function = function.with_attr(LINES, list(lines))
     written = [x for block in blocks for x in block.written()]
     read = [x for block in blocks for x in block.read()]
     full = [x for block in blocks for x in _filled(block)]

@@ -59,6 +59,8 @@ class Visitor(ast.NodeVisitor):
         self.views: set[tuple[Any, ...]] = set()
         self.trail: list[Span] = []
         self.inlined = 0
+        self.line = ""
+        """Where the statement stands that is being visited, as a text "file:line"."""
 
     # ------------------------------------------------------------ messages
 
@@ -129,7 +131,7 @@ class Visitor(ast.NodeVisitor):
         if key not in self.buffers or str(self.buffers[key].dtype) != type.name:
             self.buffers[key] = self.new_local(name, type.dtype)
         expr = scalars.convert(value, type.dtype)
-        self.out.append(Assign(self.buffers[key], (ZERO,), expr, update))
+        self.out.append(Assign(self.buffers[key], (ZERO,), expr, update, self.line))
         self.frame.assigned.add(name)
 
     # ------------------------------------------------------------ statements
@@ -154,7 +156,7 @@ class Visitor(ast.NodeVisitor):
         dtype = find_dtype(str(expr.ty.dtype))
         assert dtype is not None
         place = self.new_local(name, dtype.torch)
-        self.out.append(Assign(place, (ZERO,), expr))
+        self.out.append(Assign(place, (ZERO,), expr, line=self.line))
         return tirx.BufferLoad(place, [ZERO])
 
     def new_local(self, name: str, dtype: torch.dtype) -> tirx.Buffer:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from tvm import ir, relax, s_tir, sym, tirx
 
-from babytriton.ops.primfunc import nodes
-from babytriton.passes import lines
+from babytriton.ops.primfunc import LINES, nodes
 from babytriton.passes.bindings import CALL_TIR, is_tensor
 from babytriton.passes.drivers import Counted
 from babytriton.passes.recurrences.axes import Threads, threads_of
@@ -271,7 +270,7 @@ class Loop:
         )
         func = func.with_attr("tirx.noalias", True).with_attr("s_tir", True)
         if self.step.lines:
-            func = func.with_attr(lines.LINES, list(self.step.lines))
+            func = func.with_attr(LINES, list(self.step.lines))
         arguments = [*(expr for expr, _ in tensors), *(var for var, _ in numbers)]
         return func, arguments
 
