@@ -33,7 +33,7 @@ from babytriton.runtime import cuda, executable
 from babytriton.runtime.executable import Executable
 from babytriton.runtime.resources import resources
 from babytriton.runtime.text import other_kernels
-from babytriton.runtime.text.cuda_kernels import Listing, fitted, readable
+from babytriton.runtime.text.cuda_kernels import Listing, Types, fitted, readable
 from babytriton.targets import Target
 
 LANGUAGES = ("metal", "opencl", "webgpu")
@@ -204,7 +204,7 @@ def launches(mod: IRModule, built: Executable, arch: str) -> tuple[KernelLaunch,
     return tuple(found)
 
 
-def _comments(mod: IRModule) -> dict[str, list[str]]:
+def _comments(mod: IRModule) -> dict[str, list[str | Types]]:
     """What heads each kernel: the lines it computes, what it is given, and its launch."""
     functions = {var.name_hint: func for var, func in mod.functions_items()}
     tensors, scalars, numbers = tensors_of(mod), scalars_of(mod), numbers_of(mod)
@@ -212,11 +212,11 @@ def _comments(mod: IRModule) -> dict[str, list[str]]:
         launch.name: [
             *map(_line, lines.of_kernel(functions[launch.function])),
             *([_OF_ROW] if ROW in functions[launch.function].attrs else []),
-            ", ".join(
-                [
+            Types(
+                (
                     *_parameters(functions[launch.function], tensors[launch.name]),
-                    *(f"{number.name}: {number.ty.dtype}" for number in scalars[launch.name]),
-                ]
+                    *((number.name, str(number.ty.dtype)) for number in scalars[launch.name]),
+                )
             ),
             *(f"{name} = {value}" for name, value in numbers[launch.name].items()),
             f"grid {_sizes(launch.grid)}, block {_sizes(launch.block)}",
@@ -231,13 +231,13 @@ def _line(place: str) -> str:
     return f"{Path(path).name}:{number}  {linecache.getline(path, int(number)).strip()}".rstrip()
 
 
-def _parameters(func: tirx.PrimFunc, tensors: Sequence[tirx.Var]) -> Iterator[str]:
+def _parameters(func: tirx.PrimFunc, tensors: Sequence[tirx.Var]) -> Iterator[tuple[str, str]]:
     places = map(int, func.attrs.get(IN_PLACE, ())) if func.attrs else ()
     updated = {func.params[place] for place in places}
     for tensor in tensors:
         shape = ", ".join(str(extent_of(size)) for size in tensor.ty.shape)
         note = " in place" if tensor in updated else ""
-        yield f"{tensor.name}: {tensor.ty.dtype}[{shape}]{note}"
+        yield tensor.name, f"{tensor.ty.dtype}[{shape}]{note}"
 
 
 def _sizes(sizes: Sequence[int | str]) -> str:

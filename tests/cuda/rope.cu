@@ -1,6 +1,6 @@
 // functions.py:40  a, b = x.chunk(2, -1)
 // functions.py:41  return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
-// x: float32[64, 128], cos: float32[64, 64], sin: float32[64, 64], rope: float32[64, 128]
+// x: float32[64, 128], cos_ptr: float32[64, 64], sin_ptr: float32[64, 64], rope: float32[64, 128]
 // grid 16, block 128
 extern "C" __global__ void __launch_bounds__(128) rope_kernel(
     const float* __restrict__ x, const float* __restrict__ cos_ptr,

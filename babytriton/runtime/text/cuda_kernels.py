@@ -101,14 +101,44 @@ class Listing:
         return None if bounds is None else int(bounds[1])
 
 
-def readable(
-    source: str, comments: Mapping[str, Sequence[str]], streamed: Mapping[str, Set[str]]
-) -> str:
+@dataclass(frozen=True)
+class Types:
+    """What a kernel is given, as a line of its heading.
+
+    Attributes:
+        each: a name, and a type, in the order of the parameters.
+    """
+
+    each: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {type}" for name, type in self.each)
+
+    def of(self, parameters: Sequence[str]) -> Types:
+        """With the names that parameters have in the text, where these are their names at all."""
+        if len(parameters) < len(self.each):
+            return self
+        pairs = list(zip(self.each, parameters))
+        if not all(own == name or _with_ending(own, name) for (own, _), name in pairs):
+            return self
+        return Types(tuple((name, type) for (_, type), name in pairs))
+
+
+def _with_ending(name: str, other: str) -> bool:
+    """Whether a name is another one, and what tells it from others."""
+    return re.fullmatch(rf"{re.escape(name)}(?:_ptr)?(?:_\d+)?", other) is not None
+
+
+Comments = Mapping[str, Sequence[str | Types]]
+"""Lines that head kernels, by their names."""
+
+
+def readable(source: str, comments: Comments, streamed: Mapping[str, Set[str]]) -> str:
     """The text with its kernels made readable. What is not understood stays as it is.
 
     Args:
         source: as TVM writes it.
-        comments: lines that head each kernel, by its name, in the order that they are to have.
+        comments: lines that head each kernel, in the order that these are to have.
         streamed: by the kernel's name, the parameters whose loads are to leave nothing in caches.
     """
     # Of dot products of bytes, which no kernel computes; not every toolkit has them at hand.
@@ -116,12 +146,19 @@ def readable(
     # CUDA has bfloat16 for older GPUs as well.
     listing = Listing.of(source.replace(f"{_FROM}800)\n{_BFLOAT16}", f"{_FROM}530)\n{_BFLOAT16}"))
     kernels = [
-        "".join(f"// {line}\n" for line in comments.get(name, ()))
-        + _kernel(listing.kernels[name], streamed.get(name, frozenset()))
+        _headed(_kernel(listing.kernels[name], streamed.get(name, frozenset())), name, comments)
         for name in dict.fromkeys([*comments, *listing.kernels])
         if name in listing.kernels
     ]
     return listing.preamble + "\n".join(kernels)
+
+
+def _headed(text: str, name: str, comments: Comments) -> str:
+    """A kernel behind the lines that head it."""
+    own = Listing("", {name: text})
+    parameters = [parameter for _, parameter in own.parameters(name)]
+    lines = [x.of(parameters) if isinstance(x, Types) else x for x in comments.get(name, ())]
+    return "".join(f"// {line}\n" for line in lines) + text
 
 
 def fitted(text: str) -> str:

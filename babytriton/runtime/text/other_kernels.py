@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+
+from babytriton.runtime.text.cuda_kernels import Comments
 
 # What TVM writes above each kernel.
 _FUNCTION = re.compile(r"// Function: (\w+)\n(?:-*\n|//-+\n(?:// Function: .*\n//-+\n)?)?")
@@ -35,7 +37,7 @@ _FUNCTION_OF_LLVM = re.compile(
 )
 
 
-def in_language(source: str, headings: Mapping[str, Sequence[str]]) -> str:
+def in_language(source: str, headings: Comments) -> str:
     """The kernels of a program in the language of their kind, in the order of the program.
 
     Args:
@@ -53,7 +55,7 @@ def in_language(source: str, headings: Mapping[str, Sequence[str]]) -> str:
     return before + "\n\n\n".join(texts[name].strip() for name in ordered if name in texts)
 
 
-def _kernel(text: str, heading: Iterable[str]) -> str:
+def _kernel(text: str, heading: Iterable[object]) -> str:
     text = _LEAST.sub(_least, _PROTOTYPE.sub("", text))
     # Of the numbers of thread blocks the last one is one less than there are.
     text = text.replace("> podArgs.packGridDimX", ">= podArgs.packGridDimX")
@@ -66,7 +68,7 @@ def _least(number: re.Match[str]) -> str:
     return f"(-{value}{suffix} - 1{suffix})"
 
 
-def for_amd(source: str, headings: Mapping[str, Sequence[str]]) -> str:
+def for_amd(source: str, headings: Comments) -> str:
     """The LLVM IR of a program's kernels, without functions that none of them calls.
 
     Args:
