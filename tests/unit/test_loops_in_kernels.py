@@ -130,6 +130,18 @@ def some_rows(x):
     return out
 
 
+def several_memories(x):
+    a, b, c = x.clone(), x + 1, torch.zeros_like(x)
+    h, g = x[0], x[1]
+    for t in range(1, x.shape[0]):
+        h = h * 0.5 + x[t]
+        g = g * 0.25 + h
+        a[t] = 0.5 * h + 0.25 * a[t - 1]
+        b[t] = 0.3 * b[t - 1] + g + a[t]
+        c[t] = h * g - b[t - 1]
+    return a, b, c, h, g
+
+
 def into_argument(x, out):
     for t in range(33, x.shape[0]):
         out[t] = out[t - 1] * 0.5 + x[t]
@@ -195,6 +207,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
     (of_two_shapes, (ROWS,), 1),
     (escapes, (ROWS, numbers(T, N) * 0.5), 1),
     (some_rows, (ROWS,), 1),
+    (several_memories, (ROWS,), 1),
     (counted, (ROWS,), 1),
     (sine, (ROWS, 50), 1),
     (state_space, (ROWS, ROWS.abs(), -numbers(N, 16).abs(), numbers(T, 16), numbers(T, 16)), 1),

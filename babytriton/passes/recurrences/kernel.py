@@ -132,7 +132,7 @@ class _Writer:
         for state, _ in carried:
             self._locals[state] = self._local(state, str(state.name))
         self._place(carried, each)
-        first = [stmt for memory in memories for stmt in self._begun(memory)]
+        first = [stmt for x in step.states if x in memories for stmt in self._begun(x)]
         first += [self._initial(state) for state, _ in carried]
         first += [self._nest(work) for work in before]
         steps = [self._nest(work) for work in each]

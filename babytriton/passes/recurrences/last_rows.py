@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -16,7 +16,8 @@ from babytriton.passes.recurrences.step import Step, Work
 def kept(
     step: Step,
     threads: Threads,
-    rows: Mapping[tirx.Var, Rows],
+    memories: Sequence[tirx.Var],
+    rows_of: Callable[[tirx.Var], Rows | None],
     initial: Mapping[tirx.Var, Value],
     has_steps: ir.Expr,
 ) -> dict[tirx.Var, Value]:
@@ -27,7 +28,8 @@ def kept(
     Args:
         step: of the loop; gets the states.
         threads: get the axes of these.
-        rows: that steps write, by the memories.
+        memories: that steps write rows of.
+        rows_of: those that they write of one, as blocks of the step now do.
         initial: what memories hold before the first step.
         has_steps: whether there is a step.
 
@@ -35,7 +37,10 @@ def kept(
         What the states are before the first step.
     """
     found: dict[tirx.Var, Value] = {}
-    for memory, of_memory in rows.items():
+    for memory in memories:
+        of_memory = rows_of(memory)
+        if of_memory is None:
+            continue
         last = {load for (_, load), lag in of_memory.reads.items() if lag == 1}
         if not last or threads.own_axes(memory) != [of_memory.axis]:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import ir, relax, s_tir, sym, tirx
 
@@ -166,9 +167,8 @@ class Loop:
         threads = threads_of(step, given, first)
         _check(step, threads, memories, written)
         self._take_in(threads, given)
-        rows = {
-            memory: written_rows(step, memory, threads, self.low, self.high) for memory in memories
-        }
+        rows_of = partial(written_rows, step, threads, self.low, self.high)
+        rows = {state: rows_of(state) for state in step.states if state in memories}
         states = list(zip(step.states, self.arguments, self.places))
         initial = {state: self._initial(argument) for state, argument, _ in states}
         for state, argument, _ in states:
@@ -176,8 +176,7 @@ class Loop:
             if state in memories and rows[state] is None and is_copied:
                 self._check_copy(state)
         has_steps = sym.Analyzer().simplify(self.low < self.high)
-        whole = {memory: found for memory, found in rows.items() if found is not None}
-        initial |= kept(step, threads, whole, initial, has_steps)
+        initial |= kept(step, threads, list(rows), rows_of, initial, has_steps)
         outputs: dict[int, tirx.Var] = {}
         results: dict[tirx.Var, tirx.Var] = {}
         for state, _, place in states:

@@ -52,16 +52,16 @@ class _Line:
 
 
 def written_rows(
-    step: Step, memory: tirx.Var, threads: Threads, low: ir.Expr, high: ir.Expr
+    step: Step, threads: Threads, low: ir.Expr, high: ir.Expr, memory: tirx.Var
 ) -> Rows | None:
     """The rows that steps write; None where they may write others, or read what was there before.
 
     Args:
         step: of the loop.
-        memory: the tensor.
         threads: has the axes along which threads have one place each.
         low: the number of the first step.
         high: that of the one after the last.
+        memory: the tensor.
     """
     writers = [n for n, work in enumerate(step.works) if _stores(work, memory)]
     if len(writers) != 1:
