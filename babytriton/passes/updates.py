@@ -29,6 +29,7 @@ from babytriton.passes.bindings import (
 from babytriton.passes.kernel_names import named_after
 from babytriton.passes.owned import of_all
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
+from babytriton.passes.recurrences.in_place import with_other_parameters
 from babytriton.plan import Updates
 
 IN_PLACE = "babytriton.in_place"
@@ -154,6 +155,7 @@ def _merged(
         found.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
     )
     merged = tirx.PrimFunc(own, body, found.ret_type, found.attrs, found.span)
+    merged = with_other_parameters(merged, func)
     places = [given[0] if n == place else at for n, at in enumerate(call.places)]
     return merged, replace(call, arguments=arguments, places=places)
 

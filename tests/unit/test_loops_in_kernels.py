@@ -344,6 +344,24 @@ def test_rows_of_an_argument() -> None:
     torch.testing.assert_close(out, wanted)
 
 
+def two_arguments(x, o, p):
+    h = x[2].clone()
+    for t in range(2, 38):
+        h = h * 0.5 + p[t] * 0.4
+        o[t] += x[2] * 0.5 - h * 0.3
+        p[t] += p[t] * 0.5 + o[t] * 0.4
+
+
+def test_rows_of_several_arguments() -> None:
+    arguments = numbers(40, 33), numbers(40, 33) + 1, numbers(40, 33) - 1
+    wanted = tuple(x.clone() for x in arguments)
+    two_arguments(*wanted)
+    compiled = bt.jit(gpu.TARGET)(two_arguments).lower(*arguments).compile()
+    assert compiled.source("cuda").count("in place") == 2
+    gpu.call(compiled, arguments)
+    torch.testing.assert_close(arguments, wanted)
+
+
 def reads_what_it_writes(x):
     """Of the argument that it writes to, a step reads rows that others have written."""
     before = x * 2

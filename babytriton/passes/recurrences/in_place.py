@@ -25,8 +25,7 @@ def in_one_place(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> tirx
     Returns:
         The kernel; None where it needs both.
     """
-    places = list(map(int, func.attrs[PLACES]))
-    pairs = [(func.params[n], func.params[m]) for n, m in zip(places[::2], places[1::2])]
+    pairs = _pairs(func)
     if not any(one.same_as(contents) and other.same_as(out) for one, other in pairs):
         return None
 
@@ -38,6 +37,26 @@ def in_one_place(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> tirx
         return with_fields(block, reads=reads, body=body)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, changed)))
+
+
+def with_other_parameters(func: tirx.PrimFunc, before: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel that tells of its own parameters what it told when it had others.
+
+    Args:
+        func: with some of the parameters, in another order.
+        before: with all of them.
+    """
+    if not before.attrs or PLACES not in before.attrs:
+        return func
+    numbers = {param: n for n, param in enumerate(func.params)}
+    left = [pair for pair in _pairs(before) if all(param in numbers for param in pair)]
+    return func.with_attr(PLACES, [numbers[param] for pair in left for param in pair])
+
+
+def _pairs(func: tirx.PrimFunc) -> list[tuple[tirx.Var, tirx.Var]]:
+    """The parameters, and the results that begin as copies of these."""
+    places = list(map(int, func.attrs[PLACES]))
+    return [(func.params[n], func.params[m]) for n, m in zip(places[::2], places[1::2])]
 
 
 def _without_copies(stmt: tirx.Stmt, contents: tirx.Var, out: tirx.Var) -> list[tirx.Stmt]:
