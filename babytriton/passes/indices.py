@@ -45,7 +45,9 @@ def _wrapping(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return cast
         least, greatest = limits
         bound = analyzer.const_int_bound(value)
-        fits = least <= bound.min_value and bound.max_value <= greatest
+        # What is larger than an int64 counts as one for TVM.
+        is_bounded = dtype_of(value) != "uint64" or bound.max_value < _LIMITS["int64"][1]
+        fits = least <= bound.min_value and bound.max_value <= greatest and is_bounded
         is_any = bound.min_value <= least and greatest <= bound.max_value
         if fits or is_any:
             return cast

@@ -1051,6 +1051,17 @@ def rotated(q, k, cos, sin):
     return q * cos + half(q) * sin, k * cos + half(k) * sin
 
 
+def quotients(x):
+    return (x * 3 + x) // 7 % 13, (x * 3) // 7, (x + 5) % 7, (x - 3) // 2, (x + x) % 8
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_quotients_of_what_may_be_negative(dtype: torch.dtype) -> None:
+    x = (torch.randn(40, 6) * 100).to(dtype)
+    program = compiled(quotients, x)
+    torch.testing.assert_close(gpu.call(program, (x,)), quotients(x), rtol=0, atol=0)
+
+
 def test_axes_of_one_place_are_no_copies() -> None:
     q, cos = torch.randn(2, 3, 9, 32), torch.randn(2, 9, 32)
     args = q, torch.randn(2, 3, 9, 32), cos, torch.randn(2, 9, 32)

@@ -142,6 +142,45 @@ def several_memories(x):
     return a, b, c, h, g
 
 
+def apart(x):
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    h, g = x[0], x[1]
+    for t in range(x.shape[0]):
+        h = h * 0.5 + x[t]
+        a[t] = h
+        g = g * 0.5 - x[t]
+        b[t] = g
+    return a, b
+
+
+def apart_and_together(x):
+    h, g = x[0], x[1]
+    both = torch.zeros(len(h), len(g), dtype=x.dtype)
+    for t in range(x.shape[0]):
+        h, g = h * 0.5 + x[t], g * 0.5 - x[t]
+        both = both * 0.9 + h[:, None] * g
+    return h, g, both
+
+
+def takes_what_is_given(x):
+    h, last, given = x[0], x[1], x[2]
+    for _ in range(40):
+        h = h * 0.5 + last
+        last = given
+    return h, last
+
+
+def reads_both_versions(x, p):
+    m = x[:9, :9].clone()
+    w = p[0]
+    for t in range(2, 7):
+        m[8 - t] = x[t + 1, :9] * 0.5
+        before = m[t] * 0.5 + w * 0.4
+        m[t] += p[t] * 0.5
+        w = torch.where(p[t + 2] > 0.1, m[t - 1] * 1.0, before)
+    return m, w
+
+
 def into_argument(x, out):
     for t in range(33, x.shape[0]):
         out[t] = out[t - 1] * 0.5 + x[t]
@@ -208,6 +247,9 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
     (escapes, (ROWS, numbers(T, N) * 0.5), 1),
     (some_rows, (ROWS,), 1),
     (several_memories, (ROWS,), 1),
+    (apart, (ROWS,), 1),
+    (apart_and_together, (ROWS[:, :9].contiguous(),), 1),
+    (takes_what_is_given, (ROWS,), 1),
     (counted, (ROWS,), 1),
     (sine, (ROWS, 50), 1),
     (state_space, (ROWS, ROWS.abs(), -numbers(N, 16).abs(), numbers(T, 16), numbers(T, 16)), 1),
@@ -255,6 +297,7 @@ def test_dtypes(fn: Callable[..., Any], dtype: torch.dtype, columns: int) -> Non
 
 OTHERS: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
     (with_list, (ROWS,), 1),
+    (reads_both_versions, (ROWS, numbers(9, 9)), 99),
     (outer, (ROWS, 40), 2),
     (in_branches, (ROWS,), 5),
 ]

@@ -88,6 +88,7 @@ def threads_of(step: Step, given: set[tirx.Var], first: Sequence[tirx.Var]) -> T
         classes.refuse_repeated([(tensor, n) for n in range(len(tensor.ty.shape))])
     for work in step.works:
         classes.refuse_repeated([axis.var for axis in work.axes])
+        classes.note([axis.var for axis in work.axes])
     return _ordered(classes, step, first)
 
 
@@ -95,9 +96,18 @@ def _ordered(classes: _Classes, step: Step, first: Sequence[tirx.Var]) -> Thread
     numbers: dict[Hashable, int] = {}
     extents: list[ir.Expr] = []
     for tensor in [*first, *step.states]:
-        for n, size in enumerate(tensor.ty.shape):
-            group = classes.accepted((tensor, n))
-            if group is not None and group not in numbers and not is_one(size):
+        own = {
+            group: size
+            for n, size in enumerate(tensor.ty.shape)
+            if (group := classes.accepted((tensor, n))) is not None and not is_one(size)
+        }
+        # What needs nothing of the others, and is as large, has its places beside theirs.
+        is_apart = own and not own.keys() & numbers.keys() and not classes.meet(own, numbers)
+        if is_apart and _are_same(list(own.values()), extents):
+            numbers.update(zip(own, range(len(extents))))
+            continue
+        for group, size in own.items():
+            if group not in numbers:
                 numbers[group] = len(extents)
                 extents.append(size)
     axes: dict[Hashable, int] = {}
@@ -106,6 +116,10 @@ def _ordered(classes: _Classes, step: Step, first: Sequence[tirx.Var]) -> Thread
         if group in numbers:
             axes[member] = numbers[group]
     return Threads(tuple(extents) or (tirx.const(1, "int64"),), axes)
+
+
+def _are_same(some: Sequence[ir.Expr], others: Sequence[ir.Expr]) -> bool:
+    return bool(tvm_ffi.structural_equal(list(some), list(others)))
 
 
 def _written(step: Step) -> list[tirx.Var]:
@@ -118,6 +132,7 @@ class _Classes:
     def __init__(self) -> None:
         self.members: dict[Hashable, Hashable] = {}
         self._refused: set[Hashable] = set()
+        self._together: list[list[Hashable]] = []
 
     def _root(self, member: Hashable) -> Hashable:
         while (parent := self.members.setdefault(member, member)) is not member:
@@ -142,6 +157,16 @@ class _Classes:
         for root in roots:
             if sum(root is other for other in roots) > 1:
                 self._refused.add(root)
+
+    def note(self, members: Sequence[Hashable]) -> None:
+        """Note that some members are of one block: their classes are not each other's places."""
+        self._together.append(list(members))
+
+    def meet(self, some: Iterable[Hashable], others: Iterable[Hashable]) -> bool:
+        """Whether a block has members of some classes, and of others."""
+        one, other = set(some), set(others)
+        roots = ({self._root(member) for member in members} for members in self._together)
+        return any(one & found and other & found for found in roots)
 
     def accepted(self, member: Hashable) -> Hashable | None:
         """The class of a member, if it is not refused."""

@@ -126,6 +126,7 @@ class Loop:
         constant = {n for n, (x, after) in enumerate(zip(states, step.nexts)) if after.same_as(x)}
         unchanged = {states[n]: caller.tensor(arguments[n]) for n in constant}
         step.works = [on_other_tensors(work, unchanged) for work in step.works]
+        step.nexts = [unchanged.get(after, after) for after in step.nexts]
         places = [n for n in range(len(states)) if n not in constant]
         step.states = [states[n] for n in places]
         step.nexts = [step.nexts[n] for n in places]
@@ -158,9 +159,8 @@ class Loop:
         step.works = [with_values(work, known) for work in step.works]
         step.tell_numbers(self.low, self.high)
         memories = step.memories()
+        step.copy_given()
         written = {store.buffer for work in step.works for store in work.stores()}
-        if not all(after in written or after in step.states for after in step.nexts):
-            raise StandsAside
         given = {load.source for work in step.works for load in work.loads()}
         given -= {*written, *step.states}
         first = [state for state in step.states if state in memories]

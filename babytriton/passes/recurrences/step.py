@@ -133,6 +133,19 @@ class Step:
                 values[store.buffer] = work
         self.works = works
 
+    def copy_given(self) -> None:
+        """Have a step make a copy of what it leaves of a state, but has not made itself."""
+        made = {store.buffer for work in self.works for store in work.stores()}
+        for place, given in enumerate(self.nexts):
+            if given in made or given in self.states:
+                continue
+            shape = list(given.ty.shape)
+            self.nexts[place] = tirx.decl_buffer(shape, str(given.ty.dtype), given.name)
+            axes = [Axis(tirx.Var(f"i{n}", "int64"), size, False) for n, size in enumerate(shape)]
+            at = [axis.var for axis in axes]
+            store = tirx.BufferStore(self.nexts[place], tirx.BufferLoad(given, at), at)
+            self.works.append(Work(tuple(axes), None, store))
+
     def memories(self) -> set[tirx.Var]:
         """The states that steps write parts of; the works then do so where these lie.
 
@@ -164,7 +177,9 @@ class Step:
         self.nexts = [same.get(x, x) for x in self.nexts]
         found = set(same.values())
         for state, after in zip(self.states, self.nexts):
-            if after in found and not after.same_as(state):
+            # A step may need what was there once it has written, and so a copy of its own.
+            is_either = state in found or after in found
+            if is_either and not after.same_as(state):
                 raise StandsAside
         return found
 
