@@ -18,6 +18,8 @@ from babytriton.passes.names import users_name
 FORMS = "babytriton.forms"
 """The attribute of a kernel: the user's name of a value by its form."""
 
+_LONGEST = 4000  # letters of a form that others are made of
+
 # What a tensor's part in registers is called, and what is one number for a row.
 _PART = re.compile(r"_(vector|part)$")
 _OF_ROW = "_of_row"
@@ -87,8 +89,10 @@ def _named(func: tirx.PrimFunc) -> dict[str, str]:
         if not isinstance(store, tirx.BufferStore) or block.init is not None:
             continue
         own, name = form(store.value, of_load), users_name(store.buffer)
-        if name is None:
+        if name is None and len(own) <= _LONGEST:
             inside[store.buffer] = own
+        elif name is None:
+            continue  # of what is computed from another several times, a form doubles
         elif _is_plain(store):
             found.setdefault(own, set()).add(name)
     return {own: names.pop() for own, names in found.items() if len(names) == 1}

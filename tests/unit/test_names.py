@@ -213,3 +213,15 @@ def test_what_is_only_in_a_kernel_has_names_that_compilers_take() -> None:
     compiled = bt.jit(bt.Target("cuda", arch="sm_80"))(shares).lower(x, x.detach()).compile()
     for text in (compiled.source(), compiled.backward.source()):
         assert re.sub(r"//.*", "", text).isascii()
+
+
+def test_values_that_each_other_one_is_made_of_twice() -> None:
+    def chain(x, n: int):
+        y = x
+        for t in range(n):
+            y = torch.where(y > t, y - 1, y * y)
+        return y, y + x
+
+    x = torch.randn(5, 6)
+    compiled = bt.jit("gpu")(chain).lower(x, 40).compile()  # ends, whatever its names are
+    assert "__global__" in compiled.source("cuda")
