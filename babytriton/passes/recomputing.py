@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 import tvm_ffi
 from tvm import DataType, ir, relax, s_tir, sym, tirx
@@ -169,7 +169,7 @@ class _Block:
                 if not isinstance(var, relax.DataflowVar):
                     continue
                 readers = [n for n in self._readers.get(var, ()) if n != source]
-                is_there = self._is_there(unit, place)
+                is_there = cache(partial(self._is_there, unit, place))
                 if readers and all(self._can_compute(n, var, is_there) for n in readers):
                     gain = self._gain(source, place, var, readers, cheap)
                     if gain is not None and gain > 0:
@@ -195,7 +195,7 @@ class _Block:
         func, _ = of_results(self.mod[unit.kernel], [place], len(unit.results))
         return all(map(_adds_unit_axes, plain_blocks(func)))
 
-    def _can_compute(self, number: int, var: relax.Var, is_there: bool) -> bool:
+    def _can_compute(self, number: int, var: relax.Var, is_there: Callable[[], bool]) -> bool:
         """Whether a unit is a kernel that reads no number of a tensor more than a few times.
 
         And that does not write to a part of it, for which the tensor must be in memory.
@@ -216,7 +216,7 @@ class _Block:
             if any(region.source.same_as(x) for region in block.reads for x in own)
         ]
         return not any(
-            (_points(block) > elements(var) and not is_there)
+            (_points(block) > elements(var) and not is_there())
             or is_box(block)
             or is_copy_of(block, x)
             for block in readers
