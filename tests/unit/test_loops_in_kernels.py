@@ -11,6 +11,7 @@ import torch
 
 import babytriton as bt
 from tests.conformance import gpu
+from tests.cuda.functions import returns
 from tests.unit.test_gpu_instructions import needs_compiler, positions
 from tests.unit.test_gpu_programs import traffic
 
@@ -18,15 +19,6 @@ from tests.unit.test_gpu_programs import traffic
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).to(dtype)
-
-
-def returns(rewards, gamma: float):
-    out = torch.empty_like(rewards)
-    running = torch.zeros_like(rewards[0])
-    for t in reversed(range(rewards.shape[0])):
-        running = rewards[t] + gamma * running
-        out[t] = running
-    return out
 
 
 def advantages(rewards, values, dones, gamma: float, lam: float):

@@ -11,9 +11,6 @@ from tvm import ir, tirx
 
 from babytriton.passes.recurrences.step import Step, Work, is_one
 
-_Place = tuple[ir.Var, int]
-"""A tensor, and which of its axes."""
-
 
 @dataclass(frozen=True)
 class Threads:
@@ -38,20 +35,21 @@ class Threads:
         shared = self.of_tensor(tensor)
         return [n for n, size in enumerate(shape) if n not in shared and not is_one(size)]
 
-    def own_points(self, extents: Iterable[ir.Expr]) -> int | None:
-        """How many points some extents have; None where a call tells."""
-        sizes = list(extents)
-        if not all(isinstance(size, tirx.IntImm) for size in sizes):
-            return None
-        return math.prod(map(int, sizes))
-
     def size_of(self, tensor: tirx.Var) -> int | None:
         """How many elements of a tensor a thread has; None where a call tells."""
-        return self.own_points(tensor.ty.shape[n] for n in self.own_axes(tensor))
+        return _points(tensor.ty.shape[n] for n in self.own_axes(tensor))
 
     def work_of(self, work: Work) -> int | None:
         """How many points of a block a thread does; None where a call tells."""
-        return self.own_points(axis.extent for axis in work.axes if axis.var not in self.axes)
+        return _points(axis.extent for axis in work.axes if axis.var not in self.axes)
+
+
+def _points(extents: Iterable[ir.Expr]) -> int | None:
+    """How many points some extents have; None where a call tells."""
+    sizes = list(extents)
+    if not all(isinstance(size, tirx.IntImm) for size in sizes):
+        return None
+    return math.prod(map(int, sizes))
 
 
 def threads_of(step: Step, given: set[tirx.Var], first: Sequence[tirx.Var]) -> Threads:

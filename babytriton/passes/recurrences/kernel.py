@@ -32,7 +32,7 @@ _SHORT_TEXT = 8
 
 
 @dataclass(frozen=True)
-class Plan:
+class Outline:
     """What a kernel is to do.
 
     Attributes:
@@ -71,20 +71,20 @@ class Body:
     steps: tirx.For
 
 
-def body_of(plan: Plan, name: str) -> Body:
+def body_of(outline: Outline, name: str) -> Body:
     """The body of a kernel, whose block has a name."""
-    return _Writer(plan).body(name)
+    return _Writer(outline).body(name)
 
 
 class _Writer:
     """Writes the body of the kernel."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan, self._threads, self._step = plan, plan.threads, plan.step
-        self._places = [tirx.Var(f"i{n}", "int64") for n in range(len(plan.threads.extents))]
+    def __init__(self, outline: Outline) -> None:
+        self._outline, self._threads, self._step = outline, outline.threads, outline.step
+        self._places = [tirx.Var(f"i{n}", "int64") for n in range(len(outline.threads.extents))]
         self._locals: dict[tirx.Var, tirx.Var] = {}
         self._numbers: dict[tirx.Var, tirx.Var] = {}
-        self._written = {x for work in plan.step.works for x in _written(work)}
+        self._written = {x for work in outline.step.works for x in _written(work)}
 
     def body(self, name: str) -> Body:
         """The block in loops over the threads."""
@@ -121,7 +121,7 @@ class _Writer:
 
     def _parts(self) -> tuple[list[tirx.Stmt], tirx.For, list[tirx.Stmt]]:
         """What a thread does before the steps, the loop over these, and what it does after them."""
-        step, memories = self._step, self._plan.memories
+        step, memories = self._step, self._outline.memories
         works = self._inlined(step.works)
         changing = self._changing(works)
         before = [work for work in works if not changing & _written(work)]
@@ -137,12 +137,12 @@ class _Writer:
         first += [self._nest(work) for work in before]
         steps = [self._nest(work) for work in each]
         loop = self._loop(sequence([*steps, *self._handed_on(carried)]))
-        results = [self._result(state) for state, _ in carried if state in self._plan.results]
+        results = [self._result(state) for state, _ in carried if state in self._outline.results]
         return first, loop, results
 
     def _loop(self, body: tirx.Stmt) -> tirx.For:
         """The loop over the steps."""
-        number, low, high = self._step.number, self._plan.low, self._plan.high
+        number, low, high = self._step.number, self._outline.low, self._outline.high
         if isinstance(low, tirx.IntImm) and isinstance(high, tirx.IntImm) and int(high) <= _SHORT:
             short = tirx.Var(number.name, "int32")
             body = at_step(body, number, tirx.Cast("int64", short))
@@ -160,7 +160,7 @@ class _Writer:
             for load in work.loads():
                 readers.setdefault(load.source, []).append(number)
         changing = self._changing(works)
-        kept = {*self._step.states, *self._step.nexts, *self._plan.memories}
+        kept = {*self._step.states, *self._step.nexts, *self._outline.memories}
         values: dict[tirx.Var, Work] = {}
         found = []
         for number, work in enumerate(works):
@@ -192,7 +192,7 @@ class _Writer:
             readers: the numbers of those of them that read it, once for each time.
         """
         memories = {load.source for load in nodes(store.value, ir.TensorLoad)}
-        memories &= self._plan.memories
+        memories &= self._outline.memories
         between = later[: max(readers, default=0) + 1]
         if any(memories & _written(other) for other in between):
             return False
@@ -286,7 +286,7 @@ class _Writer:
 
     def _initial(self, state: tirx.Var) -> tirx.Stmt:
         """What a state is before the first step."""
-        value = self._plan.initial[state]
+        value = self._outline.initial[state]
         own = self._locals[state]
         return self._over(
             state, lambda at: tirx.BufferStore(own, value(at), self._own_index(state, at))
@@ -294,7 +294,7 @@ class _Writer:
 
     def _begun(self, memory: tirx.Var) -> list[tirx.Stmt]:
         """What a memory holds before the first step, where a step does not write it first."""
-        value, rows = self._plan.initial[memory], self._plan.rows[memory]
+        value, rows = self._outline.initial[memory], self._outline.rows[memory]
         if rows is None:
             return [self._over(memory, lambda at: tirx.BufferStore(memory, value(at), list(at)))]
         return [
@@ -308,7 +308,7 @@ class _Writer:
 
     def _result(self, state: tirx.Var) -> tirx.Stmt:
         """What is left of a state: stored by one of the threads that have the same."""
-        out, own = self._plan.results[state], self._locals[state]
+        out, own = self._outline.results[state], self._locals[state]
         stored = self._over(
             state,
             lambda at: tirx.BufferStore(
@@ -415,7 +415,7 @@ class _Writer:
 
     def _is_in_memory(self, tensor: tirx.Var) -> bool:
         is_written = tensor in self._written or tensor in self._locals
-        return tensor in self._plan.memories or not is_written
+        return tensor in self._outline.memories or not is_written
 
     def _own_index(self, tensor: tirx.Var, at: Sequence[ir.Expr]) -> list[ir.Expr]:
         return [at[n] for n in self._threads.own_axes(tensor)] or [_ZERO]

@@ -14,18 +14,16 @@ from babytriton.passes.bindings import CALL_TIR, is_tensor
 from babytriton.passes.drivers import Counted
 from babytriton.passes.recurrences.axes import Threads, threads_of
 from babytriton.passes.recurrences.in_place import PLACES
-from babytriton.passes.recurrences.kernel import Body, Plan, Value, body_of
+from babytriton.passes.recurrences.kernel import Body, Outline, Value, body_of
 from babytriton.passes.recurrences.last_rows import kept
+from babytriton.passes.recurrences.reading import Scope, step_of, value_of
 from babytriton.passes.recurrences.rows import written_rows
 from babytriton.passes.recurrences.step import (
-    Scope,
     StandsAside,
     Step,
     Work,
     is_one,
-    step_of,
     value_at,
-    value_of,
     with_values,
 )
 from babytriton.passes.recurrences.step import replaced as on_other_tensors
@@ -188,8 +186,8 @@ class Loop:
                 outputs[place] = results[state]
         if not outputs:
             raise StandsAside
-        plan = Plan(step, self.low, self.high, threads, memories, initial, results, rows)
-        body = body_of(plan, "steps")
+        outline = Outline(step, self.low, self.high, threads, memories, initial, results, rows)
+        body = body_of(outline, "steps")
         if _elements(body.statement) > _ALL_ELEMENTS:
             raise StandsAside
         func, arguments = self._function(body.statement, list(outputs.values()))
