@@ -73,8 +73,8 @@ class Moment:
 def shortcut(
     runner: Runner,
     parameters: Parameters,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     moment: Moment | None = None,
 ) -> Shortcut | None:
     """What runs calls like one; None where such calls are to be looked at each time.
@@ -118,27 +118,31 @@ def newest_first(kept: tuple[Shortcut, ...], newest: Shortcut) -> tuple[Shortcut
 
 
 class Shortened:
-    """A program whose calls take shortcuts: each is of the program's leaves.
+    """A program whose calls take shortcuts.
 
     Args:
-        runner: of the program.
-        parameters: a name for each leaf.
+        run: runs a call that has none, of its arguments by position and by name.
+        make: a shortcut for a call that has been run, if there is one.
     """
 
-    def __init__(self, runner: Runner, parameters: Parameters) -> None:
-        self._runner, self._parameters = runner, parameters
+    def __init__(
+        self,
+        run: Callable[[Sequence[Any], Mapping[str, Any]], Any],
+        make: Callable[[Sequence[Any], Mapping[str, Any]], Shortcut | None],
+    ) -> None:
+        self._run, self._make = run, make
         self._attempts: tuple[Shortcut, ...] = ()
         self._calls = 0
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NOTHING) -> Any:
         for attempt in self._attempts:
-            result = attempt(leaves, _NOTHING)
+            result = attempt(args, kwargs)
             if result is not MISSED:
                 return result
-        result = self._runner(leaves)
+        result = self._run(args, kwargs)
         self._calls += 1
         if is_worth_a_shortcut(self._calls):
-            made = shortcut(self._runner, self._parameters, tuple(leaves), {})
+            made = self._make(args, kwargs)
             if made is not None:
                 self._attempts = newest_first(self._attempts, made)
         return result

@@ -267,7 +267,8 @@ class Compiled:
 
     @cached_property
     def _way_back(self) -> Shortened:
-        return Shortened(self.backward.runner, self.backward.scheduled.lowered.parameters)
+        backward = self.backward
+        return Shortened(lambda leaves, _: backward.run(leaves), backward.shortcut)
 
     def _run_back(self, leaves: Sequence[Any]) -> Sequence[Any]:
         found: Sequence[Any] = self._way_back(leaves)
@@ -319,6 +320,14 @@ class Compiled:
         Raises:
             TypeError, ValueError: an argument does not fit; the message names it.
         """
+        return self._calls(args, kwargs)
+
+    @cached_property
+    def _calls(self) -> Shortened:
+        return Shortened(self._call, self.shortcut)
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call of which nothing is known."""
         lowered = self.scheduled.lowered
         names, static = lowered.parameters.names, self.signature.static
         arguments = Arguments(names, lowered.parameters.bind(args, kwargs))
@@ -403,7 +412,7 @@ class Compiled:
         return makers[kind]()
 
     def shortcut(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], moment: Moment
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], moment: Moment | None = None
     ) -> Shortcut | None:
         """What runs calls like one that it is the program for: see :mod:`babytriton.shortcuts`."""
         return shortcut(self.runner, self.scheduled.lowered.parameters, args, kwargs, moment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ class Parameters:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return cls(name, inspect.Signature([inspect.Parameter(each, kind) for each in names]))
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """The value of each parameter, in order, defaults filled in; for a module, ``ABSENT``.
 
         Raises:

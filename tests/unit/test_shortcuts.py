@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -834,3 +835,91 @@ def test_numbers_that_are_computed_from_sizes() -> None:
             torch.testing.assert_close(compiled(x, y), fn(x, y))
             torch.testing.assert_close(one(x), first(x))
     assert len(compiled._shortcuts) == len(one._shortcuts) == 1
+
+
+# ------------------------------------------------------------ calls of one program
+
+
+def compiled_for(fn: Any, *arguments: Any, dynamic: bool | None = None) -> bt.Compiled:
+    """A program that has a shortcut for calls like this one."""
+    compiled = bt.jit("cpu", dynamic=dynamic)(fn).lower(*arguments).compile()
+    torch.testing.assert_close(compiled(*arguments), fn(*arguments))
+    return compiled
+
+
+@contextlib.contextmanager
+def at_no_length(compiled: bt.Compiled) -> Iterator[None]:
+    """No call inside is run in any way but by a shortcut."""
+    before = compiled._calls._calls
+    yield
+    assert compiled._calls._calls == before, "the long way"
+
+
+def test_calls_of_a_program_take_shortcuts(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a, b = pair
+    compiled = compiled_for(add, a, b)
+    with at_no_length(compiled):
+        assert torch.equal(compiled(b, b * 2), b * 3)
+    assert torch.equal(compiled(a, b=b), a + b)
+    with at_no_length(compiled):
+        assert torch.equal(compiled(b, b=a), a + b)
+
+
+def test_calls_of_a_program_are_checked_as_before(
+    pair: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    compiled = compiled_for(add, *pair)
+    for other, message in (
+        ((pair[0], torch.randn(8)), r"argument `b`: wrong shape.*got f32\[8\]"),
+        ((pair[0].double(), pair[1]), "argument `a`: .*float64"),
+        ((pair[0],), "missing a required argument: 'b'"),
+        ((pair[0], 2.0), "argument `b`: "),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"(?s){message}"):
+            compiled(*other)
+    with torch.autocast("cpu"), pytest.raises(RuntimeError, match="another setting"):
+        compiled(*pair)
+    with at_no_length(compiled):
+        assert torch.equal(compiled(*pair), add(*pair))
+
+
+def test_a_program_sees_what_was_captured_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3)
+    compiled = compiled_for(lambda x: x * FACTOR, x)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    with pytest.raises(ValueError, match="`FACTOR` is another than"):
+        compiled(x)
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    with at_no_length(compiled):
+        assert torch.equal(compiled(x), x * 2.0)
+
+
+def test_a_program_of_any_size_and_its_conditions() -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x[:4] + x[-4:] if x.shape[0] > 5 else x * 2
+
+    compiled = compiled_for(halves, torch.randn(9), dynamic=True)
+    x = torch.randn(40)
+    with at_no_length(compiled):
+        assert torch.equal(compiled(x), halves(x))
+    with pytest.raises(ValueError, match="it holds where x_0 > 5"):
+        compiled(torch.randn(4))
+
+
+def test_a_program_that_writes_and_one_with_gradients() -> None:
+    def scale(x: torch.Tensor, s: float) -> torch.Tensor:
+        x.mul_(s)
+        return x + 1
+
+    x = torch.ones(6)
+    compiled = bt.jit("cpu")(scale).lower(x, 2.0).compile()
+    compiled(x, 2.0)
+    with at_no_length(compiled):
+        assert torch.equal(compiled(x, 3.0), torch.full((6,), 7.0))
+    assert torch.equal(x, torch.full((6,), 6.0))
+
+    w = torch.randn(4, requires_grad=True)
+    cubed = compiled_for(lambda w: w**3, w)
+    with at_no_length(cubed):
+        cubed(w).sum().backward()
+    torch.testing.assert_close(w.grad, 3 * w.detach() ** 2)
