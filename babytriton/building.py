@@ -16,6 +16,7 @@ from tvm.ir import IRModule
 
 from babytriton import errors
 from babytriton.ops import cuda_code
+from babytriton.ops.cuda_definitions import never_launched, read
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import (
     extent_of,
@@ -142,6 +143,9 @@ def _require_same_launch(launch: KernelLaunch, ours: Listing, edited: Listing) -
     if not is_same:
         texts = (", ".join(map(" ".join, each)) for each in (expected, found))
         raise errors.OtherParameters(None, name, next(texts), next(texts) or "none").error()
+    why = never_launched(read(edited.preamble + edited.kernels[name]))
+    if why is not None:
+        raise errors.NoSuchLaunch(None, name, why).error()
     most = edited.threads(name)
     threads = math.prod(size for size in launch.block if isinstance(size, int))
     if most is not None and most < threads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
@@ -11,21 +10,11 @@ from typing import Any
 from babytriton import errors
 from babytriton.jit import REGISTRY
 from babytriton.ops import cuda_code
-from babytriton.ops.cuda_definitions import read
+from babytriton.ops.cuda_definitions import never_launched, read
 from babytriton.ops.refusals import Unsupported
 
 Sizes = int | tuple[int, ...] | Callable[..., int | tuple[int, ...]]
 """Along x, y and z; or a function of a call's arguments, tensors among them as meta tensors."""
-
-
-# What a launch would have to tell a GPU, and does not.
-_NOT_LAUNCHED = {
-    "shared memory of a size that launches tell": (
-        r"\bextern\s+__shared__|\b__shared__\s+extern\b",
-        "give the array a size",
-    ),
-    "clusters of thread blocks": (r"\b__cluster_dims__\b", "launch it without"),
-}
 
 
 def cuda_function(
@@ -110,9 +99,9 @@ def cuda_kernel(
     found = cuda_code.kernel(source, name)
     if found is None:
         raise errors.NotInSource(None, name, "single __global__ kernel").error()
-    for what, (pattern, instead) in _NOT_LAUNCHED.items():
-        if re.search(pattern, read(source)):
-            raise errors.NoSuchLaunch(None, name, f"its source has {what}: {instead}").error()
+    why = never_launched(read(source))
+    if why is not None:
+        raise errors.NoSuchLaunch(None, name, why).error()
     own = cuda_code.defined(source, name, found)
     operator, given = _operator(name, cpu)
 

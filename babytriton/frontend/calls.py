@@ -16,7 +16,7 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import beyond, builtins, effects, modules, outside, own_gradients, rows
+from babytriton.frontend import beyond, builtins, effects, inlining, modules, outside, rows
 from babytriton.frontend.callables import (
     MUTATORS,
     belongs_to_torch,
@@ -26,13 +26,12 @@ from babytriton.frontend.callables import (
     root,
     takes_values,
 )
-from babytriton.frontend.callee import seen_through, signature_of, signature_of_node
+from babytriton.frontend.callee import seen_through, signature_of_node
 from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.grown import Grown
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.snapshots import is_array
-from babytriton.frontend.source import Source
 from babytriton.ops.value import REFUSALS, Method, Text, Value, values_in
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
         return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
-        return inline(at, node, described.fget, (owner,), {})
+        return inlining.inline(at, node, described.fget, (owner,), {})
     found = getattr(owner, name)
     captures = at.program.captures
     if _is_method(owner, found):
@@ -183,7 +182,7 @@ def _method(
     if isinstance(fn.__self__, torch.nn.Module) and modules.lists(fn):
         return at.python(node, modules.listed, at, fn, args, kwargs)
     if isinstance(fn.__self__, torch.nn.Module) and isinstance(function, types.FunctionType):
-        return inline(at, node, function, (fn.__self__, *args), kwargs)
+        return inlining.inline(at, node, function, (fn.__self__, *args), kwargs)
     return call(at, node, function, (fn.__self__, *args), kwargs)
 
 
@@ -204,7 +203,10 @@ def _is_one_of(fn: Any, known: Container[Any]) -> bool:
 
 
 def _is_torchs(at: CodeGenerator, fn: Any, given: Any) -> bool:
-    return belongs_to_torch(fn) and not isinstance(getattr(fn, "__self__", None), torch.Size)
+    if isinstance(getattr(fn, "__self__", None), torch.Size):
+        return False
+    row = inlining.row_of(at, fn)
+    return belongs_to_torch(fn) and not (row is not None and row.inlined)
 
 
 def _is_callable_object(at: CodeGenerator, fn: Any, given: Any) -> bool:
@@ -217,73 +219,6 @@ def _refused(at: CodeGenerator, node: ast.AST, fn: Any, *_: Any) -> NoReturn:
     why = outside.refusal(fn)
     assert why is not None
     at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *why))
-
-
-def inline(
-    at: CodeGenerator,
-    node: ast.AST,
-    fn: types.FunctionType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Compile the body of a Python function in place of a call of it."""
-    signature = signature_of(fn)
-    bound = _bind(at, node, signature, fn.__name__, args, kwargs)
-    given = set(bound.arguments)
-    bound.apply_defaults()
-    names = dict(bound.arguments)
-    for name, parameter in signature.parameters.items():
-        if name not in given and parameter.default is not parameter.empty:
-            place = Place(f"{fn.__name__}_{name}", functools.partial(_default, fn, name))
-            names[name] = at.program.captures.lift(place, parameter.default)
-    try:
-        source = Source.of(fn)
-    except CompileError:
-        at.fail(errors.NoSource(at.span(node), fn.__qualname__))
-    filled = inspect.BoundArguments(signature, names)
-    body = functools.partial(_run, at, node, fn, source, Scope(names, fn=fn))
-    return own_gradients.noted(at, node, fn, filled.args, filled.kwargs, body)
-
-
-def has_row(at: CodeGenerator, fn: Any) -> bool:
-    """Whether a row of the operator table says how a function is compiled."""
-    row = at.program.builder.table.get(fn) if is_hashable(fn) else None
-    return row is not None and not row.inlined
-
-
-def _inline_local(
-    at: CodeGenerator,
-    node: ast.AST,
-    fn: LocalFunction,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    bound = _bind(at, node, fn.signature(), fn.__name__, args, kwargs)
-    bound.apply_defaults()
-    home = fn.home.source
-    source = Source(home.path, fn.node, home.text)
-    return _run(at, node, fn, source, Scope(dict(bound.arguments), fn.scope))
-
-
-def _run(at: CodeGenerator, node: ast.AST, fn: Any, source: Source, scope: Scope) -> Any:
-    # A call of the whole program, such as of a module, stands in no line of the user's.
-    span = None if node is at.source.node else at.span(node)
-    with at.program.inside(fn, span, scope):
-        return type(at)(at.program, source, scope).run()
-
-
-def _bind(
-    at: CodeGenerator,
-    node: ast.AST,
-    signature: inspect.Signature,
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> inspect.BoundArguments:
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError as error:
-        at.fail(errors.WrongArguments(at.span(node), name, str(error)))
 
 
 _SCALED = (
@@ -414,10 +349,6 @@ def _wrapping(
     return dataclasses.replace(wrapper, wraps=wrapped.__name__)
 
 
-def _default(fn: types.FunctionType, name: str) -> Any:
-    return signature_of(fn).parameters[name].default
-
-
 KINDS: tuple[Kind, ...] = (
     # Methods of the program's tensors, and what asks for attributes.
     Kind(lambda at, fn, given: isinstance(fn, Method), _tensors_method),
@@ -437,7 +368,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(lambda at, fn, given: outside.refusal(fn) is not None, _refused),
     Kind(lambda at, fn, given: effects.is_effect(fn), effects.emit),
     Kind(lambda at, fn, given: fn is torch.is_grad_enabled, _records_gradients),
-    Kind(lambda at, fn, given: isinstance(fn, LocalFunction), _inline_local),
+    Kind(inlining.asks_for_overrides, lambda *_: False),
+    Kind(lambda at, fn, given: isinstance(fn, LocalFunction), inlining.inline_local),
     Kind(lambda at, fn, given: isinstance(fn, torch.nn.Module), modules.call),
     # Of lists that loops have made longer, some items are in rows of tensors.
     Kind(
@@ -452,7 +384,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(rows.unbinds, rows.unbind),
     Kind(rows.takes_list, rows.with_lists),
     # Of the user's, a row comes before the function's own body.
-    Kind(lambda at, fn, given: has_row(at, fn), _torch),
+    Kind(lambda at, fn, given: inlining.has_row(at, fn), _torch),
     Kind(lambda at, fn, given: beyond.is_beyond_torch(fn), _beyond_torch),
     Kind(lambda at, fn, given: hasattr(fn, "__babytriton_kernel__"), _kernel),
     Kind(lambda at, fn, given: hasattr(fn, "__babytriton_function__"), _compiled),
@@ -478,7 +410,7 @@ KINDS: tuple[Kind, ...] = (
         lambda at, fn, given: (
             isinstance(fn, types.FunctionType) and (bool(values_in(given)) or is_users(fn))
         ),
-        inline,
+        inlining.inline,
     ),
     Kind(_is_callable_object, _object),
     Kind(lambda at, fn, given: True, _python),

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import ir as I
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError, Span
-from babytriton.frontend import calls, own_gradients
+from babytriton.frontend import calls, inlining, own_gradients
 from babytriton.frontend.callee import function_of, name_of, signature_of
 from babytriton.frontend.captures import Guard
 from babytriton.frontend.codegen import CodeGenerator
@@ -314,7 +314,7 @@ def _compiled(
     body = CodeGenerator(program, source, scope)
     names = {name: value for name, value in names.items() if value is not ABSENT}
     given = inspect.BoundArguments(signature_of(function), names)
-    if isinstance(fn, types.FunctionType) and calls.has_row(body, fn):
+    if isinstance(fn, types.FunctionType) and inlining.has_row(body, fn):
         return body, calls.call(body, source.node, fn, given.args, given.kwargs)
     if isinstance(fn, (types.FunctionType, types.MethodType)):
         args, kwargs = given.args, given.kwargs

@@ -16,7 +16,7 @@ from torch.nn.modules import module as torch_module
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import calls
+from babytriton.frontend import calls, inlining
 from babytriton.frontend.captures import Guard, Place
 from babytriton.ops.value import values_in
 
@@ -128,9 +128,9 @@ def _call_hook(at: CodeGenerator, node: ast.AST, hook: Any, args: tuple[Any, ...
     """Call a hook. Those of torch are inlined as well: they are about objects, not tensors."""
     method = inspect.getattr_static(type(hook), "__call__", None)
     if isinstance(hook, types.FunctionType):
-        return calls.inline(at, node, hook, args, {})
+        return inlining.inline(at, node, hook, args, {})
     if isinstance(method, types.FunctionType) and not isinstance(hook, torch.nn.Module):
-        return calls.inline(at, node, method, (hook, *args), {})
+        return inlining.inline(at, node, method, (hook, *args), {})
     return calls.call(at, node, hook, args, {})
 
 

@@ -35,7 +35,7 @@ def noted(
     """
     builder = at.program.builder
     row = builder.table.get(fn)
-    if row is None or not row.inlined or not builder.tape.depends((args, kwargs)):
+    if row is None or row.gradient is None or not builder.tape.depends((args, kwargs)):
         return compiled()
     given, named = all_still(args, kwargs)
     before = len(at.program.differentiable)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from babytriton.frontend import builtins, calls, iteration
+from babytriton.frontend import builtins, calls, inlining, iteration
 from babytriton.frontend.callables import belongs_to_torch, is_hashable
 from babytriton.frontend.grown import Grown, Head, Row
 from babytriton.ops.value import Value
@@ -205,7 +205,7 @@ def takes_list(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -
     args, kwargs = given
     is_given = any(isinstance(x, Grown) and x.head for x in (*args, *kwargs.values()))
     goes_over = is_hashable(fn) and fn in (*builtins.ITERATORS, len, isinstance, type)
-    is_known = isinstance(fn, (type, types.BuiltinFunctionType)) or calls.has_row(at, fn)
+    is_known = isinstance(fn, (type, types.BuiltinFunctionType)) or inlining.has_row(at, fn)
     return is_given and not goes_over and (is_known or belongs_to_torch(fn))
 
 

@@ -12,7 +12,6 @@ from tvm import relax, te, tirx
 from babytriton.ops.axes import Axes
 from babytriton.ops.choice import keep_product_on
 from babytriton.ops.contraction import contract, require_one_number_dtype
-from babytriton.ops.gradients import attention as gradients
 from babytriton.ops.reductions import extreme
 from babytriton.ops.refusals import Random, Unsupported
 from babytriton.ops.site import Site, compute
@@ -230,11 +229,5 @@ ROWS: tuple[Op, ...] = (
         (F.scaled_dot_product_attention,),
         _scaled_dot_product_attention,
         derive=_by_parts,
-    ),
-    Op(
-        "multi_head_attention_forward",
-        (F.multi_head_attention_forward,),
-        why="it runs a module's whole forward pass; scaled_dot_product_attention fuses",
-        gradient=gradients.multi_head_attention_forward,
     ),
 )

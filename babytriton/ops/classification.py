@@ -19,6 +19,7 @@ from babytriton.ops.axes import Axes
 from babytriton.ops.classification_parts import class_dim, of_probabilities
 from babytriton.ops.loss_reduction import reduction_of
 from babytriton.ops.moments import widened
+from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
 from babytriton.ops.softmax import exponentials
@@ -104,6 +105,34 @@ def _multi_margin_loss(
     if reduction == "none":
         return found.reshape(site.shape).to(site.dtype)
     return (found.mean() if reduction == "mean" else found.sum()).to(site.dtype)
+
+
+def _linear_cross_entropy(
+    site: Site,
+    input: Any,
+    linear_weight: Any,
+    target: Any,
+    *,
+    linear_bias: Any = None,
+    weight: Any = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Any:
+    """Of what a layer gives for each class, and for each place where its weight has such."""
+    if options is not None:
+        raise Unsupported("torch goes over some rows after the others, as options ask for")
+    bias = None if linear_bias is None else linear_bias.flatten()
+    found: Any = F.linear(input, linear_weight.flatten(0, -2), bias)
+    return F.cross_entropy(
+        found.reshape(*input.shape[:-1], *linear_weight.shape[:-1]),
+        target,
+        weight,
+        ignore_index=-100 if ignore_index is None else ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
 
 
 def _log_softmax(x: te.Tensor, axes: Axes) -> te.Tensor:
@@ -238,5 +267,10 @@ ROWS: tuple[Op, ...] = (
         _multi_margin_loss,
         meta=parts.type_of_multi_margin_loss,
         derive=parts.multi_margin_loss,
+    ),
+    *(
+        Op(name, (getattr(F, name),), _linear_cross_entropy, by_parts=True)
+        for name in ("linear_cross_entropy",)
+        if hasattr(F, name)  # from torch 2.13 on
     ),
 )

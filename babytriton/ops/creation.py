@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tvm import relax, runtime, tirx
 
+from babytriton.ops.mutation import Cloned
 from babytriton.ops.refusals import RANDOM, IllTyped, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import as_number, int64, is_symbolic
@@ -169,6 +170,17 @@ _CLASSES: dict[Any, torch.dtype | None] = {
     torch.BoolTensor: torch.bool,
 }
 
+_FILLING = (
+    T.cauchy_,
+    T.exponential_,
+    T.geometric_,
+    T.log_normal_,
+    T.normal_,
+    T.random_,
+    T.uniform_,
+)
+"""What draws numbers for the places of a tensor."""
+
 ROWS: tuple[Op, ...] = (
     Op("zeros", (torch.zeros,), _zeros),
     Op("ones", (torch.ones,), _ones),
@@ -207,4 +219,5 @@ ROWS: tuple[Op, ...] = (
     Op("bernoulli", (torch.bernoulli, T.bernoulli), why=RANDOM, gradient=stops),
     Op("multinomial", (torch.multinomial, T.multinomial), why=RANDOM, gradient=stops),
     Op("poisson", (torch.poisson,), why=RANDOM, gradient=stops),
+    Op("filled_at_random", tuple(Cloned(fn) for fn in _FILLING), why=RANDOM, gradient=stops),
 )

@@ -37,6 +37,16 @@ _OTHERS = (
 )
 
 
+# What a launch would have to tell a GPU, and does not.
+_NOT_LAUNCHED = {
+    "shared memory of a size that launches tell": (
+        r"\bextern\b[^;{}]*\b__shared__|\b__shared__\s+extern\b",
+        "give the array a size",
+    ),
+    "clusters of thread blocks": (r"\b__cluster_dims__\b", "launch it without"),
+}
+
+
 @dataclass(frozen=True)
 class Parameter:
     """Of a function.
@@ -98,6 +108,14 @@ class Definition:
 def read(source: str) -> str:
     """The source with spaces in the place of comments and of texts."""
     return _UNREAD.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+
+
+def never_launched(text: str) -> str | None:
+    """Why a kernel of a text, without comments, would be launched wrongly, if it would."""
+    for what, (pattern, instead) in _NOT_LAUNCHED.items():
+        if re.search(pattern, text):
+            return f"its source has {what}: {instead}"
+    return None
 
 
 def functions(source: str, name: str) -> Iterator[Definition]:

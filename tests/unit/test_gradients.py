@@ -455,9 +455,23 @@ def test_random_numbers_are_drawn_once() -> None:
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0] * x, y)
 
 
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_softmax_draws_what_torch_draws(hard: bool) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.gumbel_softmax(x, 0.7, hard=hard) ** 2
+
+    found = []
+    for each in (jit(fn), fn):
+        torch.manual_seed(0)
+        x = torch.linspace(-1, 2, 30, dtype=torch.float64).reshape(5, 6).requires_grad_()
+        y = each(x)
+        found.append((y, *torch.autograd.grad((y * torch.arange(6)).sum(), x)))
+    torch.testing.assert_close(*found)
+
+
 def test_what_torch_draws_unseen_is_refused_on_the_way_back() -> None:
-    x = torch.rand(5, requires_grad=True)
-    y = jit(lambda x: F.gumbel_softmax(x, dim=0))(x)
+    x = torch.rand(1, 5, 5, requires_grad=True)
+    y = jit(lambda x: F.fractional_max_pool2d(x, 2, output_size=3))(x)
     with pytest.raises(RuntimeError, match="draws random numbers"):
         y.square().sum().backward()
 

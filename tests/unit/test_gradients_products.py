@@ -156,22 +156,57 @@ def test_attention_draws_what_torch_draws() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_what_draws_numbers_is_not_run_again() -> None:
-    x, weight, out = drawn((5, 2, 8), (24, 8), (8, 8))
+MASK = torch.tensor([[False, True, True], [False, False, True], [False, False, False]])
+LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "without weights": ({"batch_first": True}, {"need_weights": False}),
+    "weights of each head": ({"bias": False}, {"average_attn_weights": False}),
+    "dropout": ({"dropout": 0.3}, {"need_weights": False}),
+    "dropout and weights": ({"dropout": 0.3}, {}),
+    "a mask": ({}, {"attn_mask": MASK}),
+    "a mask for each head": ({}, {"attn_mask": MASK.double().expand(8, 3, 3) * -2}),
+    "padding": ({"batch_first": True}, {"key_padding_mask": MASK.roll(1, 0)[[0, 1, 1, 0]]}),
+    "causal": ({"dropout": 0.2}, {"attn_mask": MASK, "is_causal": True, "need_weights": False}),
+    "more keys": ({"add_bias_kv": True, "add_zero_attn": True}, {"attn_mask": MASK}),
+    "keys of other sizes": ({"kdim": 6, "vdim": 4}, {}),
+}
 
-    def fn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, p: float) -> Any:
-        args = (x, x, x, 8, 2, weight, None, None, None, False, p, out, None)
-        return F.multi_head_attention_forward(*args, need_weights=False)[0]
 
-    def without(*xs: torch.Tensor) -> Any:
-        return fn(*xs, 0.0)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_attention(name: str) -> None:
+    options, call = LAYERS[name]
+    torch.manual_seed(1)
+    layer = torch.nn.MultiheadAttention(8, 2, **options).double()
+    batch_first = layer.batch_first
+    sizes = (8, layer.kdim, layer.vdim)
+    xs = [torch.randn(*((4, 3) if batch_first else (3, 4)), n).double() for n in sizes]
+    given = xs if "kdim" in options else xs[:1]
+    compiled, found = bt.jit(layer), []
+    for each in (compiled, layer):
+        torch.manual_seed(2)
+        arguments = [x.clone().requires_grad_() for x in given]
+        result, weights = each(*(arguments if len(arguments) > 1 else arguments * 3), **call)
+        parameters = [*arguments, *layer.parameters()]
+        loss = result.square().sum() + (0 if weights is None else weights.pow(3).sum())
+        found.append([result, weights, *torch.autograd.grad(loss, parameters)])
+    for ours, theirs in zip(*found):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs)
+    fallbacks = compiled.lower(*(given if len(given) > 1 else given * 3), **call).fallbacks
+    expected = {"bernoulli"} if "dropout" in options else set()
+    assert {fallback.name for fallback in fallbacks} == expected
 
-    compiled = bt.jit("cpu")(fn)
-    given = [x, weight, out]
-    found = gradients(lambda *xs: compiled(*xs, 0.0), given)
-    torch.testing.assert_close(found, gradients(without, given))
-    with pytest.raises(bt.CompileError, match="random"):
-        compiled(*(y.requires_grad_() for y in given), 0.5)
+
+def test_a_layer_of_a_transformer_with_dropout_trains() -> None:
+    torch.manual_seed(1)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16).double()
+    x, found = torch.randn(2, 5, 8).double(), []
+    for each in (bt.jit(layer), layer):
+        torch.manual_seed(2)
+        result = each(x)
+        found.append((result, *torch.autograd.grad(result.square().sum(), layer.parameters())))
+    torch.testing.assert_close(*found)
 
 
 CONVOLUTIONS: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]]]] = {

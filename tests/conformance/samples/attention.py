@@ -5,16 +5,7 @@ import torch.nn.functional as F
 
 from tests.conformance.sample import Sample, t
 
-FULL = (torch.float32, torch.float64)
 BOOL = torch.bool
-
-
-def self_attention(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """A whole multi-head layer, which torch runs."""
-    result, _ = F.multi_head_attention_forward(
-        x, x, x, 8, 2, weight, None, None, None, False, 0.0, out, None
-    )
-    return result
 
 
 SAMPLES = (
@@ -58,12 +49,5 @@ SAMPLES = (
         "scaled_dot_product_attention",
         lambda *xs: F.scaled_dot_product_attention(*xs),
         (t(7, 8), t(9, 8), t(9, 8)),
-    ),
-    Sample(
-        "multi_head_attention_forward",
-        self_attention,
-        (t(5, 2, 8, low=-1, high=1), t(24, 8, low=-0.3, high=0.3), t(8, 8, low=-1, high=1)),
-        (torch.float32,),
-        gpu=False,  # through torch
     ),
 )

@@ -95,4 +95,28 @@ SAMPLES = (
         (X, TARGET, W),
         (torch.float32, torch.float64),
     ),
+    *(
+        Sample("linear_cross_entropy", fn, (t(6, 5), *rest))
+        for fn, *rest in (
+            (
+                lambda x, w, y, b: F.linear_cross_entropy(x, w, y, linear_bias=b),
+                t(7, 5),
+                t(6, low=0, high=6, dtype=torch.int64),
+                t(7),
+            ),
+            (
+                lambda x, w, y: F.linear_cross_entropy(
+                    x, w, y, ignore_index=3, label_smoothing=0.1, reduction="sum"
+                ),
+                t(7, 3, 5),
+                t(6, 3, low=0, high=6, dtype=torch.int64),
+            ),
+            (
+                lambda x, w, y: F.linear_cross_entropy(x, w, y, reduction="none"),
+                t(7, 5),
+                t(6, 7, low=0, high=1),
+            ),
+        )
+        if hasattr(F, "linear_cross_entropy")  # from torch 2.13 on
+    ),
 )

@@ -71,5 +71,7 @@ SAMPLES = (
     Sample("normal", lambda x: _shape_of(torch.normal(x, 1.0)), (t(3, 7),), F32),
     Sample("bernoulli", lambda x: _shape_of(torch.bernoulli(x)), (t(3, 7, low=0, high=1),)),
     Sample("multinomial", lambda x: torch.multinomial(x, 2) < 7, (t(3, 7, low=0.1),), F32),
+    Sample("filled_at_random", lambda x: _shape_of(x.clone().exponential_()), (t(3, 7),)),
+    Sample("filled_at_random", lambda x: torch.empty_like(x).uniform_(2, 3) > 1, (t(3, 7),)),
     Sample("poisson", lambda x: _shape_of(torch.poisson(x)), (t(3, 7, low=0),), F32),
 )
