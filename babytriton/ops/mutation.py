@@ -17,7 +17,7 @@ from babytriton.ops.refusals import IllTyped, Mutation
 from babytriton.ops.selections import items, places
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.sizes import is_known
-from babytriton.ops.subscript import expanded, require_one_dtype
+from babytriton.ops.subscript import expanded, require_one_dtype, require_within
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Scalar, Value
 
@@ -252,6 +252,9 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
     basic = tuple(slice(None) if ours else part for ours, part in zip(given, parts))
     is_all = all(isinstance(part, slice) and part == slice(None) for part in basic)
     view = owner if is_all else builder.call(operator.getitem, (owner, basic), {})
+    of_dims = (part for part in parts if part is not None)
+    for dim, (part, size) in enumerate(zip(of_dims, owner.meta.shape)):
+        require_within(part, dim, size)
     indices = [
         _index(builder, part) if ours else None
         for ours, part in zip(given, parts)

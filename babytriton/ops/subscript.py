@@ -15,7 +15,7 @@ from babytriton.ops import numerics
 from babytriton.ops.gradients import subscript as gradients
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import int64, is_known, is_one
+from babytriton.ops.sizes import int64, is_known, is_one, is_symbolic
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -63,6 +63,19 @@ def expanded(item: Any, ndim: int) -> list[Any]:
     return items[:first] + [slice(None)] * (ndim - used) + items[first + 1 :]
 
 
+def require_within(part: Any, dim: int, size: int) -> None:
+    """Nothing, but for a list of indices, perhaps of such lists.
+
+    Raises:
+        IllTyped: one of them is surely none of the dimension's.
+    """
+    if isinstance(part, list):
+        for each in part:
+            require_within(each, dim, size)
+    elif isinstance(part, int) and not is_symbolic(size) and not -size <= part < size:
+        raise IllTyped(f"index {part} is out of bounds for dimension {dim} with size {size}")
+
+
 def _getitem(site: Site, input: Value, item: Any) -> Any:
     """Basic indexing first, as torch does, then all tensors of indices at once."""
     items = expanded(item, input.meta.ndim)
@@ -83,6 +96,7 @@ def _getitem(site: Site, input: Value, item: Any) -> Any:
         elif isinstance(part, slice):
             cuts[source] = cut_of(part, sizes[source])
         else:
+            require_within(part, source, sizes[source])
             indices[result] = as_index(site, part)
         source += part is not None
         result += not isinstance(part, (int, torch.SymInt))

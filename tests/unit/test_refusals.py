@@ -608,3 +608,35 @@ def test_compiling_draws_no_random_numbers() -> None:
         found = jitted(torch.zeros(3))
         torch.manual_seed(0)
         assert all(map(torch.equal, found, noise(torch.zeros(3))))
+
+
+def column_before_the_first(x):
+    return x[:, [0, -7]]
+
+
+def write_to_a_row_beyond(x):
+    x[[0, 4]] = 1.0
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (column_before_the_first, "index -7 is out of bounds for dimension 1 with size 6"),
+        (write_to_a_row_beyond, "index 4 is out of bounds for dimension 0 with size 4"),
+    ],
+)
+def test_lists_of_indices_that_are_surely_out_of_range(fn, why):
+    with pytest.raises(IndexError):
+        fn(X.clone())
+    assert why in refused("BT003", fn, X)
+
+
+def test_lists_of_indices_within_sizes_that_are_symbolic():
+    def fn(x):
+        y = x * 1
+        y[None, [1, -1]] = 7.0
+        return y, x[[-4, 3], None]
+
+    for ours, theirs in zip(bt.jit("cpu", dynamic=True)(fn)(X), fn(X)):
+        assert torch.equal(ours, theirs)
