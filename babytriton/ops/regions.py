@@ -166,7 +166,7 @@ class Regions:
         """A function that calls others and itself, and passes on what they need."""
         free = list(body.free)
         for var in (var for other in others for var in other.free):
-            if not any(var.same_as(known) for known in free):
+            if not _is_in(free, var):
                 free.append(var)
         return self._new(name, [*parameters, *free], body.results, free)
 
@@ -175,7 +175,7 @@ class Regions:
     ) -> Function:
         self.used = True
         name, is_pure = self._builder.unique(name), self._builder.effects == 0
-        own = [var for var in parameters if not any(var.same_as(each) for each in free)]
+        own = [var for var in parameters if not _is_in(free, var)]
         sizes = [var for var in free if isinstance(var.ty, PrimType)]
         others = [var for var in free if not isinstance(var.ty, PrimType)]
         taken = [*own, *others]
@@ -214,8 +214,17 @@ class Function:
 
 def free_in(region: Region, result: relax.Expr, bound: Sequence[Var]) -> list[Var]:
     """What a region and its result use from around them."""
-    found = relax.analysis.free_vars(relax.SeqExpr(region.blocks, result))
-    return [var for var in found if not any(var.same_as(known) for known in bound)]
+    body = relax.SeqExpr(region.blocks, result)
+    # Those sizes that only types tell are none of its expressions.
+    used = [*bound, *(var for var in relax.analysis.free_vars(body) if not _is_in(bound, var))]
+    tensors = [var for var in used if not isinstance(var.ty, PrimType)]
+    whole = relax.Function(tensors, body, relax.AnyType(), is_pure=False)
+    sizes = relax.analysis.free_symbolic_vars(whole)
+    return [*used[len(bound) :], *(size for size in sizes if not _is_in(used, size))]
+
+
+def _is_in(known: Sequence[Var], var: Var) -> bool:
+    return any(var.same_as(each) for each in known)
 
 
 def nothing() -> relax.Expr:

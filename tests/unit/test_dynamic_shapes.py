@@ -545,3 +545,57 @@ def test_integers_that_wrap(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     for n in (300, 70, 7):
         x = torch.zeros(n)
         assert torch.equal(jitted(x), fn(x))
+
+
+# Sizes that nothing but a part of a loop or a branch has.
+
+
+def shifted_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    a = torch.zeros_like(x[0])
+    for t in range(x.shape[0]):
+        a = torch.logaddexp(a, F.pad(a[:-1], (1, 0))) + torch.cat((a[:1], a[:-1])) * 0.1 + x[t]
+    return a
+
+
+def counted_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    s = x.sum()
+    for t in range(x.shape[0]):
+        s = s + (torch.arange(x.shape[1] - 2) * x[t, 0]).sum() + torch.ones(x.shape[1]).sum() * t
+    return s
+
+
+def shifted_while(x: torch.Tensor) -> torch.Tensor:
+    s = x[0]
+    while s.sum() < 100:
+        s = s + torch.cat((s[:1], s[:-1])).abs() + 1
+    return s
+
+
+def shifted_in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = x[0]
+    if x.sum() > 0:
+        return y[1:-1].cumsum(0)[1:].sum() + y
+    return (y[1:] * 2)[:-1].sum() * y
+
+
+@pytest.mark.parametrize(
+    "fn", [shifted_in_a_loop, counted_in_a_loop, shifted_while, shifted_in_a_branch]
+)
+def test_sizes_within_parts_of_programs(fn: Callable[..., torch.Tensor]) -> None:
+    jitted = bt.jit("cpu", dynamic=True)(fn)
+    for rows, columns in ((45, 9), (33, 5), (40, 12)):
+        x = drawn(rows, columns, dtype=torch.float64)
+        torch.testing.assert_close(jitted(x), fn(x))
+        found = []
+        for each in (jitted, fn):
+            y = x.clone().requires_grad_()
+            found.append(torch.autograd.grad(each(y).sum(), y)[0])
+        torch.testing.assert_close(*found)
+    assert len(jitted.specializations()) == 2  # one of them with gradients
+
+
+def test_sizes_within_loops_of_a_gpu() -> None:
+    x = drawn(45, 9)
+    compiled = bt.jit(gpu.TARGET, dynamic=True)(shifted_in_a_loop).lower(x).compile()
+    for given in (x, drawn(34, 70)):
+        torch.testing.assert_close(gpu.call(compiled, (given,)), shifted_in_a_loop(given))
