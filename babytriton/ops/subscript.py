@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,31 @@ def _getitem(site: Site, input: Value, item: Any) -> Any:
     expr = take_slices(site, input.expr, cuts, sizes)
     if dropped:
         expr = site.emit(relax.op.squeeze(expr, dropped))
+    if indices and not any(index.meta.ndim for index in indices.values()):
+        return _row(site, expr, indices, added)
     if added:
         expr = site.emit(relax.op.expand_dims(expr, added))
-    return _gathered(site, expr, indices) if indices else expr
+    return _gathered(site, expr, indices, site.shape) if indices else expr
+
+
+def _row(site: Site, expr: relax.Expr, indices: Mapping[int, Value], added: Sequence[int]) -> Any:
+    """What lies at numbers of the run time; dimensions are added to what was taken, not before.
+
+    Args:
+        site: of the call.
+        expr: what is read.
+        indices: the numbers, by their dimensions; those that are added count as well.
+        added: dimensions of size 1.
+    """
+
+    def without(dim: int, others: Iterable[int]) -> int:
+        return dim - sum(other < dim for other in others)
+
+    new = [without(dim, indices) for dim in added]
+    shape = [n for dim, n in enumerate(site.shape) if dim not in new]
+    taken = {without(dim, added): index for dim, index in indices.items()}
+    found = _gathered(site, expr, taken, shape)
+    return relax.op.expand_dims(site.emit(found), new) if new else found
 
 
 @dataclass(frozen=True)
@@ -154,7 +176,9 @@ def from_start(place: Any, size: int) -> Any:
     return place + size if place < 0 else place
 
 
-def _gathered(site: Site, expr: relax.Expr, indices: dict[int, Value]) -> Any:
+def _gathered(
+    site: Site, expr: relax.Expr, indices: Mapping[int, Value], shape: Sequence[int]
+) -> Any:
     """Advanced indexing: the index tensors broadcast together.
 
     Their common shape stands where they stood, or in front if they were apart. One without
@@ -182,7 +206,7 @@ def _gathered(site: Site, expr: relax.Expr, indices: dict[int, Value]) -> Any:
         return checked(x, places, dims)
 
     picks = [indices[dim].expr for dim in dims]
-    return site.gather("index", site.shape, body, expr, *picks)
+    return site.gather("index", shape, body, expr, *picks)
 
 
 def broadcast_read(x: te.Tensor, index: Sequence[Any]) -> Any:

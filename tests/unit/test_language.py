@@ -635,3 +635,28 @@ def test_a_registered_type_that_is_its_argument() -> None:
     compiled = bt.jit("cpu")(lambda x: operator(x) + 0)
     compiled.register(operator, build=lambda site, x: relax.op.exp(x.expr), meta=lambda x: x)
     torch.testing.assert_close(compiled(X), torch.exp(X))
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        lambda x, i: x[:, i, None, :],
+        lambda x, i: x[None, i, :, None, i],
+        lambda x, i: x[i, None, i, i, None] + x[None, ..., i, None].sum(),
+        lambda x, i: x[:, None, i, [0, 2]],
+        lambda x, i: x[1, i, None, 1:],
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dimensions_added_beside_numbers_of_the_run_time(taken, dynamic):
+    def fn(x):
+        return taken(x, (x > 0).sum() % 3)
+
+    x = torch.randn(4, 5, 6, dtype=torch.float64)
+    compiled = bt.jit("cpu", dynamic=dynamic)(fn)
+    found = []
+    for each in (compiled, fn):
+        y = x.clone().requires_grad_()
+        result = each(y)
+        found.append((result, *torch.autograd.grad(result.square().sum(), y)))
+    torch.testing.assert_close(*found)

@@ -56,6 +56,15 @@ def state_space(x, dt, a, b, c):
     return ys, h
 
 
+def state_space_of_batches(x, a, b, c):
+    h = torch.zeros(x.shape[0], x.shape[2], a.shape[1])
+    ys = torch.empty_like(x)
+    for t in range(x.shape[1]):
+        h = a * h + x[:, t, :, None] * b[:, t, None, :]
+        ys[:, t] = (h * c[:, t, None, :]).sum(-1)
+    return ys
+
+
 def down_columns(x):
     out = torch.empty_like(x)
     best = torch.zeros_like(x[:, 0])
@@ -244,6 +253,11 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
     (takes_what_is_given, (ROWS,), 1),
     (counted, (ROWS,), 1),
     (sine, (ROWS, 50), 1),
+    (
+        state_space_of_batches,
+        (numbers(3, T, 10), -numbers(10, 8).abs(), numbers(3, T, 8), numbers(3, T, 8)),
+        1,
+    ),
     (state_space, (ROWS, ROWS.abs(), -numbers(N, 16).abs(), numbers(T, 16), numbers(T, 16)), 1),
 ]
 
