@@ -106,6 +106,7 @@ def of_results(
         stores = {store.buffer for store in nodes(stmt, tirx.BufferStore)}
         if stores & needed:
             needed |= stores | {load.source for load in nodes(stmt, ir.TensorLoad)}
+            needed |= set(nodes(stmt, ir.Var))  # numbers that it is given
             statements.insert(0, stmt)
     kept = [n for n, param in enumerate(func.params[:first]) if param in needed]
     params = [func.params[n] for n in kept]

@@ -191,9 +191,9 @@ class _Block:
         return len(unit.bindings) > 1 and self._readers.get(var, []) != [number]
 
     def _is_there(self, unit: Unit, place: int) -> bool:
-        """Whether a result is another tensor with axes of one place more, or less."""
+        """Whether a result is a number, or another tensor with axes of one place more, or less."""
         func, _ = of_results(self.mod[unit.kernel], [place], len(unit.results))
-        return all(map(_adds_unit_axes, plain_blocks(func)))
+        return all(_is_number(block) or _adds_unit_axes(block) for block in plain_blocks(func))
 
     def _can_compute(self, number: int, var: relax.Var, is_there: Callable[[], bool]) -> bool:
         """Whether a unit is a kernel that reads no number of a tensor more than a few times.
@@ -203,7 +203,7 @@ class _Block:
         Args:
             number: of the unit.
             var: the tensor.
-            is_there: whether to compute a number of it is to read another one.
+            is_there: whether to compute a number of it is to read another one, or to be given it.
         """
         unit = self.units[number]
         if not unit.blocks:
@@ -359,6 +359,14 @@ def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
         not any(name in calls for name in _EXTERN)
         and effort + _FUNCTION * calls.total() <= cheap
         and all(is_reshape(block) or _goes_along_lines(block) for block in blocks)
+    )
+
+
+def _is_number(block: s_tir.SBlock) -> bool:
+    """Whether a block stores a number that its kernel is given, or knows."""
+    store = block.body
+    return isinstance(store, tirx.BufferStore) and isinstance(
+        store.value, (tirx.Var, tirx.IntImm, tirx.FloatImm)
     )
 
 

@@ -280,3 +280,28 @@ def test_lines_are_those_of_all_that_is_computed() -> None:
     program = compiled(heads, *of_heads())
     first = heads.__code__.co_firstlineno + 2
     assert all(any(line.endswith(f":{first}") for line in k.lines) for k in program.kernels)
+
+
+def scaled_twice(x, y, s: float):
+    return x * (1 - s), torch.softmax(y * s, -1)
+
+
+def scaled_in_place(x, y, s: float):
+    x.mul_(s)
+    y.add_(1 - s)
+
+
+@pytest.mark.parametrize("fn", [scaled_twice, scaled_in_place])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_are_told_to_each_kernel(fn: Callable[..., Any], dynamic: bool) -> None:
+    def given() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.arange(33.0), torch.arange(35.0).view(5, 7) / 10
+
+    compiled = bt.jit(gpu.TARGET, dynamic=dynamic)(fn).lower(*given(), 0.5).compile()
+    assert len(compiled.launches) == 2
+    assert "* __restrict__ number" not in compiled.source()
+    for s in (0.5, -3.0):
+        ours, theirs = given(), given()
+        found = gpu.call(compiled, (*ours, s))
+        torch.testing.assert_close(found, fn(*theirs, s))
+        torch.testing.assert_close(ours, theirs)
