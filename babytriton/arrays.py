@@ -99,9 +99,16 @@ class Arrays:
         if out == "torch" or (out == "same" and not is_array(like)):
             return None
         if out == "numpy" or _named(type(like)) == "numpy.ndarray":
-            return lambda tensor: tensor.detach().cpu().numpy()
+            return _as_numpy
         namespace = like.__array_namespace__()
         return lambda tensor: namespace.from_dlpack(tensor.detach())
+
+
+def _as_numpy(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.detach().cpu().numpy()
+    except TypeError:
+        raise errors.NoArrayDtype(None, str(tensor.dtype)).error() from None
 
 
 def _as_tensor(path: str, value: Any) -> torch.Tensor:

@@ -39,7 +39,7 @@ from babytriton.specializations import RECOMPILES, Specialization, Specializatio
 from babytriton.stages import Compiled, Lowered, target_of
 from babytriton.targets import Target, as_target
 from babytriton.tensor import Tensor, annotated_tensors
-from babytriton.tracing import traced
+from babytriton.tracing import is_recorded, traced
 from babytriton.wrappers import WRAPPERS
 
 Function = Callable[..., Any]
@@ -146,20 +146,21 @@ class JitFunction:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled for these arguments.
 
-        Where torch traces, as torch.compile, torch.export and fake tensors do, the plain function
-        runs in its place.
+        Where torch traces, as torch.compile, torch.export, torch.fx, torch.jit.trace and fake
+        tensors do, the plain function runs in its place.
 
         Raises:
             CompileError: it cannot be compiled; the message points at the line.
             TypeError, ValueError: an argument cannot be compiled for; the message names it.
         """
         if is_dynamo_compiling() or _len_torch_dispatch_stack():
-            # Somebody looks at what torch would do, such as torch.compile: the function says that.
             return traced(self.fn)(*args, **kwargs)
         for attempt in self._shortcuts:
             result = attempt(args, kwargs)
             if result is not MISSED:
                 return result
+        if is_recorded((args, kwargs)):
+            return traced(self.fn)(*args, **kwargs)
         if args and self._is_method_of(args[0]):
             return self.__get__(args[0])(*args[1:], **kwargs)
         bound = self._parameters.bind(args, kwargs)

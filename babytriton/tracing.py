@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Proxy
 from torch.utils import _pytree as pytree
 
 from babytriton import errors
+from babytriton.ops.trees import leaves_in
 
 _OWN = "__babytriton_gradient__"
 
@@ -24,6 +26,11 @@ def give(fn: types.FunctionType, rule: Callable[..., Any]) -> None:
     """
     # With the function: wrappers have the attributes of what they wrap.
     setattr(fn, _OWN, (fn, _with_gradient(fn, rule)))
+
+
+def is_recorded(values: Any) -> bool:
+    """Whether torch.jit.trace or torch.fx records what is done to values."""
+    return torch._C._get_tracing_state() is not None or bool(leaves_in(values, Proxy))
 
 
 def traced(fn: Callable[..., Any]) -> Callable[..., Any]:

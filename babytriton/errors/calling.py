@@ -59,6 +59,15 @@ class MixedArrays(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class NoArrayDtype(CallDiagnostic):
+    code = "BT167"
+    title = "a result cannot be an array of NumPy's"
+    label = "it is {dtype}, which NumPy does not have"
+    hint = 'cast it, as by .float(), or give out="torch"'
+    dtype: str
+
+
+@dataclass(frozen=True)
 class ArgumentDtype(CallDiagnostic):
     code = "BT102"
     title = "argument `{name}`: wrong dtype"

@@ -31,7 +31,6 @@ from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.grown import Grown
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
-from babytriton.frontend.snapshots import is_array
 from babytriton.ops.value import REFUSALS, Method, Text, Value, values_in
 
 if TYPE_CHECKING:
@@ -218,7 +217,8 @@ def _refused(at: CodeGenerator, node: ast.AST, fn: Any, *_: Any) -> NoReturn:
     """Fail: a call has no meaning within a program."""
     why = outside.refusal(fn)
     assert why is not None
-    at.fail(errors.OutsideEffect(at.span(node), fn.__name__, *why))
+    name = getattr(fn, "__name__", type(fn).__name__)
+    at.fail(errors.OutsideEffect(at.span(node), name, *why))
 
 
 _SCALED = (
@@ -241,7 +241,7 @@ def _torch(
     if isinstance(factor, Value) and factor.meta.ndim == 0 and not factor.requires_grad:
         # A tensor that stands for a number is one.
         kwargs = {**kwargs, "alpha": at.number(node, builtins.kind_of(factor), factor)}
-    at.program.captures.watch_whole(fn, filter(is_array, (*args, *kwargs.values())))
+    at.hand(node, fn, (*args, *kwargs.values()))
     with at.program.blaming(at.span(node), name, (args, kwargs)):
         found = at.program.builder.call(fn, args, kwargs)
     at.program.numbered.note_call(fn, args, kwargs, found)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from babytriton.frontend.signature import records
-from babytriton.frontend.snapshots import is_array, looks_into, state_of
+from babytriton.frontend.snapshots import is_array, is_blind, looks_into, state_of
 from babytriton.types import TensorType
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -238,6 +238,14 @@ class Captures:
                 if before is not None:
                     place = Place(f"what {self._paths[id(value)][1]} holds", _that(value))
                     self._states.setdefault(id(value), Guard(place, _of_state(before)))
+
+    def used_up(self, fn: Callable[..., Any], values: Iterable[Any]) -> str | None:
+        """How the user reaches an iterator from outside that Python would take items of, if any."""
+        for value in values:
+            is_ours = id(value) in self._paths and not is_blind(fn)
+            if is_ours and isinstance(value, collections.abc.Iterator):
+                return self._paths[id(value)][1]
+        return None
 
     def settled(self) -> tuple[Guard, ...]:
         """All guards, once the program is there.

@@ -145,7 +145,7 @@ class Loops(Assignments, ControlFlow):
 
     def items(self, node: ast.expr, iterable: Any) -> Items:
         """What a loop over a value runs over."""
-        self.program.captures.watch_whole(iter, [iterable])
+        self.hand(node, iter, [iterable])
         iterable = modules.items(self, iterable)
         try:
             return items_of(iterable)
@@ -374,6 +374,10 @@ class Loops(Assignments, ControlFlow):
         binds: bool = True,
     ) -> Iterator[None]:
         count = items.count()
+        if isinstance(count, torch.SymInt):
+            what = "a generator over a symbolic size"
+            instead = "write a list, [...], or compile for each size, with dynamic=False"
+            self.fail(errors.UnsupportedSyntax(self.span(first.iter), what, instead))
         if not isinstance(count, int):
             self.fail(errors.DataDependent(self.span(first.iter), "a comprehension"))
         # Its variables are its own: the names around it stay what they are.

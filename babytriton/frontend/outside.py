@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import contextvars
+import os
+import weakref
 from typing import Any
 
 import torch
@@ -10,6 +13,11 @@ import torch
 _DEBUG = "set BABYTRITON_INTERPRET=1, which runs the Python itself"
 _ARGUMENT = "call it outside, and pass the value as an argument"
 _ANEW = "it gives another value at each call, and would run once, while compiling"
+USED_UP = (
+    "an iterator gives other items at each call, and would be gone through while compiling",
+    "make it within the function, or pass its items as a list",
+)
+"""Why none from outside is gone through, and what to do instead."""
 _BUILTINS: dict[str, tuple[str, str]] = {
     "breakpoint": ("the function is not run line by line", _DEBUG),
     "input": (_ANEW, _ARGUMENT),
@@ -27,7 +35,8 @@ _GRADIENT = (
 )
 _GRADIENTS = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _TRANSFORMS = ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "linearize")
-_CHANGING_MODULES = ("random", "time", "secrets", "uuid", "numpy.random")
+_CHANGING_MODULES = ("random", "time", "secrets", "uuid", "numpy.random", "queue", "threading")
+_CHANGING_TYPES = (contextvars.ContextVar, weakref.ref)
 _CHANGING_METHODS = ("now", "utcnow", "today")
 _TORCH_SETTINGS = ("set_", "use_deterministic", "seed", "_set_")
 
@@ -41,6 +50,8 @@ def refusal(fn: Any) -> tuple[str, str] | None:
     module = str(getattr(fn, "__module__", None) or type(owner).__module__)
     if module in _CHANGING_MODULES or module.startswith("numpy.random"):
         return _ANEW, "use torch.rand and its like, or pass the value as an argument"
+    if isinstance(owner, _CHANGING_TYPES) or isinstance(fn, _CHANGING_TYPES) or fn is os.urandom:
+        return _ANEW, _ARGUMENT
     if name in _CHANGING_METHODS and getattr(owner, "__module__", "") == "datetime":
         return _ANEW, _ARGUMENT
     if any(fn is each for each in _GRADIENTS):

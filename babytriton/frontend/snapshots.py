@@ -43,9 +43,14 @@ _BLIND = (
 """What does not look into objects, or whose result is watched by itself."""
 
 
+def is_blind(fn: Callable[..., Any]) -> bool:
+    """Whether a function of Python does not look into what it is given."""
+    return any(fn is each for each in _BLIND)
+
+
 def looks_into(fn: Callable[..., Any], value: Any) -> bool:
     """Whether a function of Python may read what an object holds, and that may change."""
-    if any(fn is each for each in _BLIND):
+    if is_blind(fn):
         return False
     if is_array(value):
         return True
@@ -115,7 +120,10 @@ def _holds(value: Any) -> bool:
     kind = type(value)
     is_itself = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
     root = kind.__module__.partition(".")[0]
-    if isinstance(value, is_itself) or root in ("torch", "tvm", "logging", "threading", "unittest"):
+    if isinstance(value, is_itself) or root in ("tvm", "logging", "threading", "unittest"):
+        return False
+    # Of torch's own, optimizers and what sets their rates are there for their numbers.
+    if root == "torch" and not kind.__module__.startswith("torch.optim."):
         return False
     if any(base.__module__.startswith("torch.nn") for base in kind.__mro__):
         return False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from babytriton import errors
 from babytriton.diagnostics import Diagnostic, Span
-from babytriton.frontend import calls, numbers
+from babytriton.frontend import calls, numbers, outside
 from babytriton.frontend.program import Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
@@ -62,7 +62,7 @@ class Visitor(ast.NodeVisitor):
 
     def python(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run plain Python; what it raises becomes a message at the node."""
-        self.program.captures.watch_whole(fn, (*args, *kwargs.values()))
+        self.hand(node, fn, (*args, *kwargs.values(), getattr(fn, "__self__", None)))
         name = getattr(fn, "__name__", str(fn))
         with self.program.blaming(self.span(node), name, (args, kwargs)):
             try:
@@ -72,6 +72,14 @@ class Visitor(ast.NodeVisitor):
             except Exception as error:
                 kind, why = type(error).__name__, str(error) or "no message"
                 self.fail(errors.PythonError(self.span(node), kind, why))
+
+    def hand(self, node: ast.AST, fn: Callable[..., Any], values: Iterable[Any]) -> None:
+        """Hand values to plain Python, which may read what is in objects from outside."""
+        captures = self.program.captures
+        path = captures.used_up(fn, given := tuple(values))
+        if path is not None:
+            self.fail(errors.OutsideEffect(self.span(node), path, *outside.USED_UP))
+        captures.watch_whole(fn, given)
 
     def generic_visit(self, node: ast.AST) -> NoReturn:
         self.fail(errors.UnsupportedSyntax(self.span(node), *described(node)))

@@ -200,7 +200,7 @@ ROWS: tuple[Op, ...] = (
     Op("triu_indices", (torch.triu_indices,), _evaluated(torch.triu_indices)),
     Op(
         "tensor",
-        (torch.tensor, torch.as_tensor, torch.asarray),
+        (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy),
         _tensor,
         scalars=True,
         gradient=stops,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import copy
 import dataclasses
 import enum
 import gc
+import itertools
 import math
+import os
+import threading
 import types
 import weakref
 from typing import NamedTuple
@@ -223,6 +227,74 @@ def test_objects_that_python_looks_at_are_watched(name, monkeypatch) -> None:
     checked(jitted, X)
     config.rates.pop()
     array[0] = before
+
+
+def test_methods_of_arrays_are_watched() -> None:
+    numbers = np.array([1.0, 2.0])
+
+    def scaled(x):
+        return x * float(numbers.sum()) + numbers.max() + numbers.tolist()[0]
+
+    jitted = bt.jit("cpu")(scaled)
+    checked(jitted, X)
+    numbers[0] = 10
+    checked(jitted, X)
+    found = bt.jit("cpu")(lambda x: x * torch.from_numpy(numbers)[0])
+    checked(found, X)
+    numbers[0] = 20
+    checked(found, X)
+
+
+def test_rates_of_schedules_are_watched() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=8.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    jitted = bt.jit("cpu")(lambda x: x * schedule.get_last_lr()[0])
+    for _ in range(3):
+        checked(jitted, X)
+        optimizer.step()
+        schedule.step()
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+
+
+counting, pairs, known = Counting(), zip([1, 2], [3, 4]), contextvars.ContextVar("known", default=1)
+event, weak = threading.Event(), weakref.ref(counting)
+
+
+def through_pairs(x):
+    for one, other in pairs:
+        x = x + one * other
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x: x * next(counting.numbers), "`counting.numbers` .*an iterator gives other"),
+        (lambda x: x * sum(pairs), "`pairs` .*an iterator gives other"),
+        (through_pairs, "`pairs` .*an iterator gives other"),
+        (lambda x: x * known.get(), "another value at each call"),
+        (lambda x: x if event.is_set() else -x, "another value at each call"),
+        (lambda x: x * len(weak().__dict__), "another value at each call"),
+        (lambda x: x * os.urandom(1)[0], "another value at each call"),
+    ],
+)
+def test_what_gives_something_else_each_time_is_refused(fn, why) -> None:
+    with pytest.raises(bt.CompileError, match=f"(?s)BT062.*{why}"):
+        bt.jit("cpu")(fn)(X)
+    assert next(counting.numbers) == 0
+    counting.numbers = itertools.count()
+
+
+def test_iterators_made_within_are_gone_through() -> None:
+    def fn(x):
+        numbers = iter([1, 2, 3])
+        return x * next(numbers) + sum(numbers) + next(y for y in (x * 3, x))
+
+    checked(bt.jit("cpu")(fn), X)
 
 
 class Mode(enum.Enum):

@@ -197,3 +197,17 @@ def test_gradients_of_ones_own_in_a_graph_that_is_compiled() -> None:
     compiled = torch.compile(lambda x: straight(torch.sin(x)).sum())
     (grad,) = torch.autograd.grad(compiled(x), x)
     torch.testing.assert_close(grad, 10 * torch.cos(x))
+
+
+def test_torch_fx() -> None:
+    traced = torch.fx.symbolic_trace(Around())
+    x, w = inputs()
+    torch.testing.assert_close(traced(x, w), scored.fn(x, w) * 2)
+    assert any(node.target is torch.tanh for node in traced.graph.nodes)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_jit_trace() -> None:
+    traced = torch.jit.trace(around, inputs())
+    x, w = inputs()
+    torch.testing.assert_close(traced(x, w), scored.fn(x, w) * 2)
