@@ -93,14 +93,14 @@ def _div(site: Site, input: Any, other: Any, *, rounding_mode: str | None = None
         return elementwise(site, "div_trunc", divide, input, other, rounded=_is_single(input))
     if _negates(other):
         return relax.op.negative(site.expr(input, site.dtype))
-    return elementwise(site, "div_trunc", tirx.truncdiv, input, _divisor(other))
+    return elementwise(site, "div_trunc", tirx.truncdiv, input, _divisor(site, other))
 
 
 def _floor_divide(site: Site, input: Any, other: Any) -> Any:
     if not site.dtype.is_floating_point:
         if _negates(other):
             return relax.op.negative(site.expr(input, site.dtype))
-        other = _divisor(other)
+        other = _divisor(site, other)
     divide, is_zero = _not_by_constant(numerics.floor_divide, other), _is_zero(input)
 
     def body(x: Any, y: Any) -> Any:
@@ -112,14 +112,14 @@ def _floor_divide(site: Site, input: Any, other: Any) -> Any:
 def _remainder(site: Site, input: Any, other: Any) -> Any:
     if not site.dtype.is_floating_point:
         # The smallest integer % -1 traps, while everything % 1 is the same 0.
-        other = 1 if _negates(other) else _divisor(other)
+        other = 1 if _negates(other) else _divisor(site, other)
     divide = _not_by_constant(numerics.remainder, other)
     return elementwise(site, "remainder", divide, input, other, rounded=True)
 
 
 def _fmod(site: Site, input: Any, other: Any) -> Any:
     if not site.dtype.is_floating_point:
-        other = 1 if _negates(other) else _divisor(other)
+        other = 1 if _negates(other) else _divisor(site, other)
     divide = _not_by_constant(tirx.truncmod, other)
     return elementwise(site, "fmod", divide, input, other, rounded=True)
 
@@ -138,9 +138,10 @@ def _not_by_constant(fn: Callable[[Any, Any], Any], other: Any) -> Callable[[Any
     return (lambda x, y: fn(x, numerics.hidden(y))) if _is_zero(other) else fn
 
 
-def _divisor(other: Any) -> Any:
-    """The divisor of integers, once it is known not to be zero."""
-    if isinstance(other, Value) or other == 0:
+def _divisor(site: Site, other: Any) -> Any:
+    """The divisor of integers: on the CPU known not to be zero; on a GPU nothing is raised."""
+    is_open = isinstance(other, Value)
+    if (is_open and site.builder.device.type == "cpu") or (not is_open and other == 0):
         raise Unsupported(DIVISION_BY_ZERO)
     return other
 

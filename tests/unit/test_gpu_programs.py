@@ -1055,6 +1055,25 @@ def quotients(x):
     return (x * 3 + x) // 7 % 13, (x * 3) // 7, (x + 5) % 7, (x - 3) // 2, (x + x) % 8
 
 
+def quotients_of_two(x, y):
+    cut = torch.div(x, y, rounding_mode="trunc")
+    return x // y, x % y, torch.fmod(x, y), cut, torch.remainder(7, y), (x * 2) % y, (x + 1) // y
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_quotients_by_integers_fuse(dtype: torch.dtype, dynamic: bool) -> None:
+    info = torch.iinfo(dtype)
+    x = torch.randint(info.min, info.max, (1003,), dtype=dtype)
+    y = torch.randint(-20, 20, (1003,)).to(dtype)
+    y[y == 0] = 3
+    program = bt.jit(gpu.TARGET, dynamic=dynamic)(quotients_of_two).lower(x, y).compile()
+    assert len(program.launches) == 1
+    assert not program.fallbacks
+    for found, expected in zip(gpu.call(program, (x, y)), quotients_of_two(x, y)):
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_quotients_of_what_may_be_negative(dtype: torch.dtype) -> None:
     x = (torch.randn(40, 6) * 100).to(dtype)
