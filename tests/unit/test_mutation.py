@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import babytriton as bt
+from tests.conformance import gpu
 from tests.unit.test_control_flow import check
 
-X = torch.randn(4, 6)
+X, INDEX = torch.randn(4, 6), torch.tensor([2, 0])
 
 
 def test_items_and_slices() -> None:
@@ -444,3 +445,52 @@ def test_normal_numbers_in_place(fn: Any) -> None:
         torch.manual_seed(0)
         drawn.append(each(x))
     torch.testing.assert_close(*drawn)
+
+
+NUMBERS_AND_INDICES = [
+    (1, slice(None), INDEX),
+    (INDEX, slice(None), 1),
+    (slice(None), -1, INDEX),
+    (1, INDEX),
+    (INDEX, -1),
+    (-2, slice(None), INDEX[:, None]),
+    (1, INDEX, 2),
+    (INDEX, 1, INDEX),
+    (None, 1, slice(None), INDEX),
+    (1, None, INDEX),
+    (1, torch.tensor(1), INDEX),
+    (INDEX, slice(1, 3), 1),
+    (1, slice(0, 2), [0, 2]),
+]
+
+
+@pytest.mark.parametrize("item", NUMBERS_AND_INDICES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_beside_indices(item, dynamic):
+    def fn(x, v):
+        y = x * 1
+        y[item] = v
+        x[item] = v * 2
+        x[item] += 1
+        return y
+
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    ours, theirs = x.clone(), x.clone()
+    for v in (torch.randn(x[item].shape, dtype=torch.float64), torch.tensor(2.5).double()):
+        found = bt.jit("cpu", dynamic=dynamic)(fn)(ours, v)
+        torch.testing.assert_close(found, fn(theirs, v))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_row_of_a_stack_of_caches_is_written_alone():
+    def fn(cache, new, layer: int, place):
+        cache[layer, :, place] = new
+
+    cache, new, place = torch.randn(3, 4, 5, 8), torch.randn(4, 1, 8), torch.tensor([2])
+    compiled = bt.jit(gpu.TARGET)(fn).lower(cache, new, 1, place).compile()
+    assert len(compiled.launches) == 1
+    assert "cache: float32[3, 4, 5, 8] in place" in compiled.source()
+    ours, theirs = cache.clone(), cache.clone()
+    gpu.call(compiled, (ours, new, 1, place))
+    fn(theirs, new, 1, place)
+    torch.testing.assert_close(ours, theirs)
