@@ -241,29 +241,38 @@ def inline_cheap(
     text: int = CHEAP,
     keep_for: Sequence[SBlockInfo] = (),
     keep: Sequence[SBlockInfo] = (),
+    moves: bool = True,
 ) -> list[SBlockInfo]:
     """Inline the intermediate values that are as well computed at their reads; the other blocks.
 
     Values with calls (exp, a branch) that would run more often than now stay, unless
     `repeat_calls`, and those that would add more than so much `text`; so do those to `keep`, and
-    what the blocks `keep_for` read. What one block reads several times is still computed once:
-    compilers see that.
+    what the blocks `keep_for` read. What one block reads several times in one place is still
+    computed once: compilers see that. Where a rule `moves` blocks into loops of others by TVM, it
+    also keeps what would have a block read different elements of one value.
     """
     kept: list[SBlockInfo] = []
     readers = list(keep_for)
     sizes = {info.name: info.dom() for info in infos}
     for info in infos:
         is_kept = info in keep or any(reads_from(sch, reader, info) for reader in readers)
-        if not is_kept and is_worth_inlining(sch, info, sizes, repeat_calls, text):
-            try:
-                sch.compute_inline(info.block_rv)
-            except s_tir.ScheduleError:  # For instance: two blocks write the buffer.
-                kept.append(info)
-            else:
-                readers = [reader for reader in readers if reader is not info]
-            continue
-        kept.append(info)
+        is_left = is_kept or (moves and is_read_elsewhere(sch, info))
+        if is_left or not is_worth_inlining(sch, info, sizes, repeat_calls, text):
+            kept.append(info)
+        elif inline(sch, info):
+            readers = [reader for reader in readers if reader is not info]
+        else:
+            kept.append(info)
     return kept
+
+
+def inline(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """Compute a block's value where it is read; whether TVM does so."""
+    try:
+        sch.compute_inline(info.block_rv)
+    except s_tir.ScheduleError:  # For instance: two blocks write the buffer.
+        return False
+    return True
 
 
 def inline_numbers(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[SBlockInfo]:
@@ -282,10 +291,44 @@ def inline_numbers(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[SBlockI
 
 
 def is_cheap_to_repeat(sch: s_tir.Schedule, info: SBlockInfo, text: int = CHEAP) -> bool:
-    """Whether computing a block's value at each read adds no more than so much text."""
-    buffer, value = written(sch, info), sch.get(info.block_rv).body.value
-    reads = sum(len(loads(sch, other, buffer)) for other in sch.get_consumers(info.block_rv))
-    return reads == 1 or len(nodes(value, ir.Expr)) * (reads - 1) <= text
+    """Whether computing a block's value at each read adds no more than so much text.
+
+    To read what another block has copied is to read what it copies.
+    """
+    value, reads = sch.get(info.block_rv).body.value, len(reads_of(sch, info))
+    return reads == 1 or is_copied(value) or len(nodes(value, ir.Expr)) * (reads - 1) <= text
+
+
+def is_copied(value: ir.Expr) -> bool:
+    """Whether a value is one that lies elsewhere, at a place that no memory tells."""
+    return isinstance(value, ir.TensorLoad) and not nodes(list(value.indices), ir.TensorLoad)
+
+
+def reads_of(sch: s_tir.Schedule, info: SBlockInfo) -> list[ir.TensorLoad]:
+    """What other blocks read of what a pointwise block writes."""
+    buffer, readers = written(sch, info), sch.get_consumers(info.block_rv)
+    return [load for reader in readers for load in loads(sch, reader, buffer)]
+
+
+def places_of(sch: s_tir.Schedule, info: SBlockInfo) -> int:
+    """At how many places blocks, of the same axes, read what a pointwise block writes."""
+    names: dict[tirx.Var, tirx.Var] = {}
+    first: list[tirx.Var] = []
+    for reader in sch.get_consumers(info.block_rv):
+        own = [axis.var for axis in sch.get(reader).iter_vars]
+        first = first or own
+        names |= dict(zip(own, first))
+    read = reads_of(sch, info)
+    return len(different(tvm_ffi.structural_map(read, (ir.Var, lambda x: names.get(x, x)))))
+
+
+def different(exprs: Sequence[ir.Expr]) -> list[ir.Expr]:
+    """Expressions, each once."""
+    found: list[ir.Expr] = []
+    for expr in exprs:
+        if not any(tvm_ffi.structural_equal(expr, other) for other in found):
+            found.append(expr)
+    return found
 
 
 def reads_from(sch: s_tir.Schedule, info: SBlockInfo, source: SBlockInfo) -> bool:
@@ -304,21 +347,18 @@ def is_worth_inlining(
         return False
     value = sch.get(info.block_rv).body.value
     has_call = not repeat_calls and bool(nodes(value, ir.Call))
-    consumers = sch.get_consumers(info.block_rv)
-    if has_call and (len(consumers) > 1 or is_wider(consumers, info, sch, sizes)):
-        return False
-    if any(reads_elsewhere(sch, consumer, info) for consumer in consumers):
-        return False
+    if has_call:
+        is_one_place = len(sch.get_consumers(info.block_rv)) == 1 and places_of(sch, info) == 1
+        if not is_one_place or is_wider(sch, info, sizes):
+            return False
     return is_cheap_to_repeat(sch, info, text)
 
 
 def is_wider(
-    consumers: list[s_tir.schedule.SBlockRV],
-    info: SBlockInfo,
-    sch: s_tir.Schedule,
-    sizes: dict[str, list[int | tirx.Expr]],
+    sch: s_tir.Schedule, info: SBlockInfo, sizes: dict[str, list[int | tirx.Expr]]
 ) -> bool:
     """Whether a consumer may run so often that repeating the value there would be a waste."""
+    consumers = sch.get_consumers(info.block_rv)
     others = [sizes[sch.get(consumer).name_hint] for consumer in consumers]
     return not all(has_at_most(other, WIDER, info.dom()) for other in others)
 
@@ -331,9 +371,7 @@ def loop_of(
     return next(loop for loop in sch.get_loops(block) if sch.get(loop).loop_var.same_as(value))
 
 
-def reads_elsewhere(
-    sch: s_tir.Schedule, consumer: s_tir.schedule.SBlockRV, info: SBlockInfo
-) -> bool:
+def is_read_elsewhere(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     """Whether a consumer and the block read different elements of a value that is computed here.
 
     Of a block that does both TVM knows only the region around, and refuses to move others by it.
@@ -344,5 +382,6 @@ def reads_elsewhere(
         not tvm_ffi.structural_equal(own.indices, other.indices, map_free_vars=True)
         for buffer in computed
         for own in loads(sch, info.block_rv, buffer)
+        for consumer in sch.get_consumers(info.block_rv)
         for other in loads(sch, consumer, buffer)
     )

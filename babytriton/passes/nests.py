@@ -2,6 +2,8 @@
 
 Elementwise rules of every device put a value and its readers into one loop body: the value then
 lives in a register, whether it is read once or often, and whether or not it is also an output.
+What is read at other points than its own passes through memory; but what is only copied there is
+read where it lies, and what is cheap may be computed for each of these points.
 """
 
 from __future__ import annotations
@@ -12,14 +14,20 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import (
+    inline,
     inline_cheap,
     is_output,
+    is_pointwise,
+    is_wider,
     loads,
     loop_of,
+    places_of,
+    reads_of,
     same_extents,
     uses,
     written,
 )
+from babytriton.passes.effort import effort
 
 Nest = list[SBlockInfo]
 
@@ -35,43 +43,90 @@ def pointwise_nests(
     Args:
         sch: has them.
         infos: the blocks, in running order.
-        side_by_side: whether blocks that read nothing of each other may share one, too.
+        side_by_side: whether blocks that read nothing of each other may share one, too, for which
+            TVM moves none.
     """
     nests: list[Nest] = []
     for info in infos:
-        home = producing_nest(sch, info, nests)
-        if home is None and side_by_side and not sch.get_producers(info.block_rv):
-            alike = (nest for nest in nests if reads_only_own_point(sch, info, nest))
-            home = next(alike, None)
-        if home is not None and reads_only_own_point(sch, info, home):
-            home.append(info)
-        else:
+        homes = _homes(nests, producers(sch, info), side_by_side)
+        home = next((nest for nest in homes if reads_only_own_point(sch, info, nest)), None)
+        if home is None:
             nests.append([info])
+        else:
+            home.append(info)
     return nests
 
 
+def _homes(nests: list[Nest], made: set[str], side_by_side: bool) -> list[Nest]:
+    """The nests that a block may join which reads what these blocks make.
+
+    Those that run when all of that is there; TVM moves blocks only to where all of it is made.
+    """
+    if not side_by_side:
+        return [nest for nest in nests if made and made <= members(nest)]
+    if not made <= {name for nest in nests for name in members(nest)}:
+        return []
+    return nests[max((n for n, nest in enumerate(nests) if made & members(nest)), default=0) :]
+
+
+def members(nest: Nest) -> set[str]:
+    """The names of a nest's blocks."""
+    return {member.name for member in nest}
+
+
+def producers(sch: s_tir.Schedule, info: SBlockInfo) -> set[str]:
+    """The names of the blocks that write what a block reads."""
+    return {sch.get(block).name_hint for block in sch.get_producers(info.block_rv)}
+
+
 def inlined_nests(
-    sch: s_tir.Schedule, infos: list[SBlockInfo], side_by_side: bool = False
+    sch: s_tir.Schedule, infos: list[SBlockInfo], side_by_side: bool = False, cheap: int = 0
 ) -> list[Nest]:
     """The nests of pointwise blocks without those that are as well computed where they are read.
 
     Where several nests are left, what blocks of one read may be read by a single one by then.
+
+    Args:
+        sch: has the blocks.
+        infos: these, in running order.
+        side_by_side: whether blocks that read nothing of each other may share a nest, too.
+        cheap: how much may be computed again for a number that is read at several places.
     """
-    infos = inline_cheap(sch, infos)
+    infos = inline_cheap(sch, infos, moves=False)
     nests = pointwise_nests(sch, infos, side_by_side)
     if len(nests) > 1:
-        nests = pointwise_nests(sch, inline_cheap(sch, infos), side_by_side)
+        infos = inline_cheap(sch, infos, moves=False)
+        infos = _computed_again(sch, infos, pointwise_nests(sch, infos, side_by_side), cheap)
+        nests = pointwise_nests(sch, infos, side_by_side)
     return nests
 
 
-def producing_nest(sch: s_tir.Schedule, info: SBlockInfo, nests: list[Nest]) -> Nest | None:
-    """The nest that computes all the block reads (but arguments); None if there are several."""
-    producers = [sch.get(block).name_hint for block in sch.get_producers(info.block_rv)]
-    for nest in nests:
-        names = {member.name for member in nest}
-        if producers and names.issuperset(producers):
-            return nest
-    return None
+def _computed_again(
+    sch: s_tir.Schedule, infos: list[SBlockInfo], nests: list[Nest], cheap: int
+) -> list[SBlockInfo]:
+    """The blocks without those whose values others compute at each place where they read them.
+
+    These are values that would be in memory for one other nest, which reads them at few places.
+    """
+    sizes = {info.name: info.dom() for info in infos}
+    home = {info.name: n for n, nest in enumerate(nests) for info in nest}
+    kept = []
+    for info in infos:
+        readers = {home[sch.get(block).name_hint] for block in sch.get_consumers(info.block_rv)}
+        passes_on = len(readers) == 1 and home[info.name] not in readers
+        is_cheap = passes_on and _is_cheap_at_places(sch, info, cheap)
+        if not is_cheap or is_wider(sch, info, sizes) or not inline(sch, info):
+            kept.append(info)
+    return kept
+
+
+def _is_cheap_at_places(sch: s_tir.Schedule, info: SBlockInfo, cheap: int) -> bool:
+    """Whether no more than so much is computed again, and written again, for all reads."""
+    if not is_pointwise(sch, info) or is_output(sch, info):
+        return False
+    value, places = sch.get(info.block_rv).body.value, places_of(sch, info)
+    again = len(nodes(value, ir.Expr)) * (len(reads_of(sch, info)) - places)
+    return effort(value) * (places - 1) <= cheap and again <= cheap
 
 
 def reads_only_own_point(sch: s_tir.Schedule, info: SBlockInfo, nest: Nest) -> bool:

@@ -22,14 +22,13 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import about, add_kernel, elements, read_by, with_arguments
 from babytriton.passes.blocks import of_results, parameters, plain_blocks, uses
+from babytriton.passes.effort import FUNCTION
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.merging import with_groups
 from babytriton.passes.partial_writes import is_box, is_copy_of
 from babytriton.passes.reshapes import is_reshape
 from babytriton.passes.rows import spatial_axes, stores_points, without_unit_axes
 from babytriton.passes.units import Unit, blocks_of, functions, is_kernel, units_of
-
-_FUNCTION = 64  # nodes of expressions that take as long as a function of math, or a branch, about
 
 _EXTERN = ("call_extern", "call_pure_extern")
 
@@ -357,7 +356,7 @@ def _is_cheap(func: tirx.PrimFunc, cheap: int) -> bool:
     effort = sum(len(nodes(block.body.value, ir.Expr)) for block in blocks)
     return (
         not any(name in calls for name in _EXTERN)
-        and effort + _FUNCTION * calls.total() <= cheap
+        and effort + FUNCTION * calls.total() <= cheap
         and all(is_reshape(block) or _goes_along_lines(block) for block in blocks)
     )
 

@@ -26,7 +26,7 @@ from babytriton.passes.cpu.row_loops import (
     loops_inside,
     sized_axes,
 )
-from babytriton.passes.nests import fuse_reduced, producing_nest
+from babytriton.passes.nests import fuse_reduced, members, producers
 from babytriton.passes.rows import RowWork, of_elements, row_work
 
 SMALL = PARALLEL
@@ -107,7 +107,8 @@ def row_nests(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[list[SBlockI
     """The blocks of a kernel of several results, grouped by what can share one loop over rows."""
     nests: list[list[SBlockInfo]] = []
     for info in infos:
-        home = producing_nest(sch, info, nests)
+        made = producers(sch, info)
+        home = next((nest for nest in nests if made and made <= members(nest)), None)
         if home is None:
             nests.append([info])
         else:

@@ -9,7 +9,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 
 from babytriton.passes.backends import Backend
 from babytriton.passes.gpu.columns import Columns
-from babytriton.passes.gpu.elementwise import Elementwise
+from babytriton.passes.gpu.elementwise import CHEAP, Elementwise
 from babytriton.passes.gpu.exact_products import exact_products
 from babytriton.passes.gpu.fallback import Fallback
 from babytriton.passes.gpu.intrinsics import precise_math
@@ -60,7 +60,7 @@ def _portable(*finish: Callable[[IRModule], IRModule]) -> Backend:
         together=RowwiseTogether(),
         points=Elementwise(),
         little=1 << 14,
-        cheap=512,
+        cheap=CHEAP,
     )
 
 
@@ -77,7 +77,7 @@ BACKENDS = {
         scans=Scan(),
         tensor_cores=TensorCores,
         little=1 << 14,
-        cheap=512,
+        cheap=CHEAP,
         loops=True,
     ),
     "metal": _portable(math_for("metal"), with_short_vectors),

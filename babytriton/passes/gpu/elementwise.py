@@ -36,6 +36,9 @@ THREADS = 128
 # since no load moves over what these take.
 SEVERAL, MANY = 2, 1 << 20
 
+CHEAP = 512
+"""How much threads compute again for a number rather than that others write it to memory."""
+
 
 class Elementwise(ScheduleRule):
     """Takes functions of pointwise blocks alone.
@@ -52,7 +55,7 @@ class Elementwise(ScheduleRule):
         if not all(is_pointwise(sch, info) for info in infos):
             return None
         infos = inline_numbers(sch, infos)
-        nests = inlined_nests(sch, infos, side_by_side=True)
+        nests = inlined_nests(sch, infos, side_by_side=True, cheap=CHEAP)
         programs = [Program.of(sch, nest, []) for nest in nests]
         if not all(programs):
             return None
