@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax, s_tir, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_TIR, add_kernel
@@ -209,6 +210,32 @@ def users_name(var: tirx.Var) -> str | None:
 def without_marks(mod: IRModule) -> IRModule:
     """A module whose kernels have the user's names as they are."""
     return _with_renamed(mod, lambda var: users_name(var) or var.name)
+
+
+def apart(mod: IRModule) -> IRModule:
+    """A module whose kernels call no two of their tensors the same."""
+    functions = dict(mod.functions_items())
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            is_in_blocks = isinstance(func.body, s_tir.SBlockRealize)
+            inner = list(func.body.block.alloc_buffers) if is_in_blocks else []
+            renamed = _apart([*func.params, *inner])
+            functions[var] = with_vars(func, renamed) if renamed else func
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _apart(tensors: Sequence[ir.Var]) -> dict[ir.Var, ir.Var]:
+    """Variables in the place of those whose names others had before."""
+    taken, met = {tensor.name for tensor in tensors}, set[str]()
+    found: dict[ir.Var, ir.Var] = {}
+    for tensor in tensors:
+        if tensor.name in met:
+            others = (f"{tensor.name}_{n}" for n in count(1))
+            name = next(other for other in others if other not in taken)
+            taken.add(name)
+            found[tensor] = ir.Var(name, tensor.ty)
+        met.add(tensor.name)
+    return found
 
 
 def returned(result: relax.Expr | None) -> Iterator[relax.Expr]:

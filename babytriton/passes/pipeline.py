@@ -164,7 +164,7 @@ def fuse(
     mod = names.with_results(mod, returned)
     mod = without_duplicates(results_as_arguments(mod, results))
     mod = kernel_names.named(mod)
-    mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
+    mod = names.apart(names.without_marks(forms.attached(mod) if kind == "cuda" else mod))
     return whole_rows.marked(updates.parts_in_place(mod, written))
 
 

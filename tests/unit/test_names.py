@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -225,3 +226,21 @@ def test_values_that_each_other_one_is_made_of_twice() -> None:
     x = torch.randn(5, 6)
     compiled = bt.jit("gpu")(chain).lower(x, 40).compile()  # ends, whatever its names are
     assert "__global__" in compiled.source("cuda")
+
+
+def test_what_passes_between_kernels_has_names_of_its_own():
+    def spread(x):
+        for d in (1, 2, 4):
+            x = x + F.pad(torch.sin(x[:, :-d]), (d, 0))
+        return x
+
+    x = torch.empty(64, 64, device="meta")
+    compiled = bt.jit(bt.Target("cuda", arch="sm_90"))(spread).lower(x).compile()
+    heads = re.findall(r"^// (x\w*: float32.*)$", compiled.source("cuda"), re.M)
+    assert len(heads) == len(compiled.launches) > 1
+    for head in heads:
+        names = re.findall(r"(\w+): float32", head)
+        assert len(set(names)) == len(names)
+    # What one kernel writes is what the next one reads.
+    for before, after in itertools.pairwise(heads):
+        assert before.split(", ")[-1] == after.split(", ")[0]
