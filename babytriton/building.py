@@ -15,8 +15,8 @@ from tvm.error import InternalError
 from tvm.ir import IRModule
 
 from babytriton import errors
-from babytriton.ops import cuda_code
 from babytriton.ops.cuda_definitions import never_launched, read
+from babytriton.ops.cuda_sources import Called
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import (
     extent_of,
@@ -65,7 +65,7 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
         if source is not None and _MARK in Listing.of(source).preamble:
             return source
         ours = readable(written, _comments(mod), streamed(mod))
-        called = cuda_code.Called.of(ours)
+        called = Called.of(ours)
         preamble = Listing.of(ours).preamble
         if source is None:
             kernels = fitted(called.named(ours.removeprefix(preamble)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -12,8 +13,8 @@ from typing import Any
 import torch
 from tvm import ir, relax, s_tir, te, tirx
 
-from babytriton.ops.cuda_definitions import Definition, Parameter, functions, read
-from babytriton.ops.cuda_definitions import names as defined_names
+from babytriton.ops.cuda_definitions import Definition, Parameter, functions, macros
+from babytriton.ops.cuda_parameters import check_count, check_elements, check_pointers
 from babytriton.ops.numerics import opmath
 from babytriton.ops.primfunc import as_users
 from babytriton.ops.refusals import Unavailable
@@ -41,6 +42,20 @@ class Code:
     def parameters(self) -> tuple[Parameter, ...]:
         """Of the function."""
         return self.definition.parameters
+
+    @functools.cached_property
+    def told(self) -> tuple[Definition, ...]:
+        """The function with its overloads; none where a compiler has to tell what these take."""
+        of_user = macros(self.source)
+        found = [
+            one
+            for one in functions(self.source, self.name)
+            if one.has_body and one.is_kernel == self.definition.is_kernel and one.scope is None
+        ]
+        types = " ".join(x.type for one in found for x in one.parameters)
+        is_open = re.search(r"#|\.\.\.", types) is not None
+        is_open |= any(word in of_user for word in re.findall(r"\w+", types))
+        return () if is_open else tuple(found)
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -87,15 +102,10 @@ CODES: dict[str, Code] = {}
 
 _AXES = ("x", "y", "z")
 
-# Types of parameters that hold whole numbers.
-_WHOLE = re.compile(
-    r"(?:const\s+)?(?:std::)?(?:(?:(?:un)?signed|int|short|long|char|bool)(?:\s+|$))*"
-    r"(?:u?int(?:8|16|32|64)?_t|u?int|uchar|ushort|ulong|size_t)?(?<=\w)(?:\s+const)?"
-)
-
 # What the CUDA C++ Programming Guide, "Compute Capabilities", allows along each of them.
 _LIMITS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
 _THREADS = 1024
+_LARGEST = (1 << 63) - 1
 
 
 def defined(source: str, name: str, definition: Definition | None = None) -> str:
@@ -108,103 +118,26 @@ def defined(source: str, name: str, definition: Definition | None = None) -> str
     return own
 
 
-@dataclass(frozen=True)
-class Called:
-    """The code that a program's kernels call.
-
-    Attributes:
-        names: what each is called in the program: as the user calls it, and numbered where several
-            of one name are called, or a variable has the name.
-        sources: each source of them once, in which nothing has a name of another's; by the names in
-            the program of what is called in it.
-    """
-
-    names: Mapping[str, str]
-    sources: Mapping[tuple[str, ...], str]
-
-    @classmethod
-    def of(cls, kernels: str) -> Called:
-        """That which some text calls."""
-        called = dict.fromkeys(re.findall(r"\b\w+__[0-9a-f]{16}(?=\()", kernels))
-        taken = set(re.findall(r"\w+", re.sub(r"//.*", "", kernels)))
-        names: dict[str, str] = {}
-        of_source: dict[str, dict[str, str]] = {}
-        for own in filter(CODES.__contains__, called):
-            code = CODES[own]
-            known = of_source.setdefault(code.source, {})
-            if code.name not in known:  # a kernel and a function may share it
-                known[code.name] = _free(code.name, taken)
-            names[own] = known[code.name]
-        sources: dict[tuple[str, ...], str] = {}
-        at_top = {*names.values(), *re.findall(r"(\w+_kernel\w*)\(", kernels)}
-        for source, known in of_source.items():
-            text = source
-            for own in names:
-                if CODES[own].source == source and CODES[own].definition.is_kernel:
-                    text = kernel_as_function(text, CODES[own].name)
-            others = {name: _free(name, at_top) for name in sorted(defined_names(text) - {*known})}
-            sources[tuple(known.values())] = _renamed(text, {**others, **known}).strip()
-        return cls(names, sources)
-
-    def source(self, kernels: str = "") -> str:
-        """The code, to stand before the kernels; none that their text has itself, or calls not."""
-        found = [
-            source
-            for names, source in self.sources.items()
-            if not kernels or any(_is_missing(kernels, name) for name in names)
-        ]
-        return "".join(f"{source}\n\n" for source in found)
-
-    def named(self, kernels: str) -> str:
-        """Our text of kernels with the program's names, and with the bounds of the user's."""
-        for own, name in self.names.items():
-            bounds = CODES[own].bounds
-            if bounds:
-                head = r"__launch_bounds__\(\d+\)( \w+\([^{]*\{(?:(?!__global__)[\s\S])*?\b"
-                put = f"__launch_bounds__({', '.join(map(str, bounds))})"
-                kernels = re.sub(rf"{head}{own}\()", rf"{put}\1", kernels)
-            kernels = re.sub(rf"\b{own}\b", name, kernels)
-        return kernels
-
-
-def _is_missing(kernels: str, name: str) -> bool:
-    """Whether a text calls a function, and does not define it."""
-    is_called = re.search(rf"\b{name}\s*\(", read(kernels)) is not None
-    return is_called and device_function(kernels, name) is None
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """A name, numbered if it is taken; it is then."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
-
-
-def _renamed(text: str, names: Mapping[str, str]) -> str:
-    """A text with other names for what is at the level of its file, and for no members."""
-    changed = {name: other for name, other in names.items() if other != name}
-    if not changed:
-        return text
-    pattern = "|".join(map(re.escape, sorted(changed, key=len, reverse=True)))
-    pattern = rf"(?<![\w.])(?<!->)(?:{pattern})\b"
-    return re.sub(pattern, lambda match: changed[match[0]], text)
-
-
 def device_function(source: str, name: str) -> Definition | None:
-    """The device function of a name that a source defines, at the level of its file if one is.
+    """The device function that a source defines and is called by its name alone, if one is.
 
     One that says so by a macro alone is none where another says it in words.
     """
-    found = [one for one in functions(source, name) if one.has_body and not one.is_kernel]
+    found = [
+        one
+        for one in functions(source, name)
+        if one.has_body and not one.is_kernel and one.scope is None
+    ]
     return min(found, key=lambda one: (not one.is_of_device, one.depth), default=None)
 
 
 def kernel(source: str, name: str) -> Definition | None:
     """The kernel of a name that a source defines; None without one, and of several."""
-    found = [one for one in functions(source, name) if one.is_kernel and one.has_body]
+    found = [
+        one
+        for one in functions(source, name)
+        if one.is_kernel and one.has_body and one.scope is None
+    ]
     return found[0] if len(found) == 1 else None
 
 
@@ -227,6 +160,14 @@ def build_function(site: Site, own: str, given: Given) -> Any:
     if site.builder.device.type != "cuda":
         return NotImplemented
     args = given.of(CODES[own])
+    _check_kinds(args)
+    if not isinstance(site.out, torch.Tensor):
+        raise Unavailable("its `cpu` gives no single tensor", "return one tensor from `cpu`")
+    told = CODES[own].told
+    if told:
+        check_count(told, len(args))
+    if len(told) == 1:
+        check_elements(told[0].parameters, args)
     tensors = [arg for arg in args if isinstance(arg, Value)]
     shape = site.shape
     inputs = [
@@ -259,9 +200,19 @@ def build_kernel(
     outs = site.out if isinstance(site.out, (tuple, list)) else (site.out,)
     args = given.of(CODES[own], len(outs))
     tensors = [arg for arg in args if isinstance(arg, Value)]
+    if site.builder.device.type != "cuda":
+        return NotImplemented
+    _check_kinds(args)
+    if not all(isinstance(out, torch.Tensor) for out in outs):
+        instead = "return a tensor, or a tuple of tensors, from `out` or `cpu`"
+        raise Unavailable("its results are no tensors", instead)
     metas = [arg.meta if isinstance(arg, Value) else arg for arg in args]
     shapes = [size for x in (*outs, *(t.meta for t in tensors)) for size in x.shape]
-    if site.builder.device.type != "cuda" or any(is_symbolic(size) for size in shapes):
+    told = CODES[own].told
+    if told:
+        check_count(told, len(args), len(outs))
+        check_pointers(told[0].parameters, args, outs)
+    if any(is_symbolic(size) for size in (*shapes, *metas)):
         return NotImplemented
     if all(out.numel() == 0 for out in outs):
         return NotImplemented  # there is nothing to launch
@@ -312,6 +263,13 @@ def _address(buffer: tirx.Var) -> ir.Expr:
     return tirx.address_of(tirx.BufferLoad(buffer, [int64(0) for _ in buffer.shape]))
 
 
+def _check_kinds(args: Sequence[Any]) -> None:
+    """Refuse arguments that are neither tensors nor numbers."""
+    for n, arg in enumerate(args):
+        if not isinstance(arg, Value | bool | int | float) and not is_symbolic(arg):
+            raise Unavailable(f"argument {n + 1} is {arg!r}", "pass tensors and numbers alone")
+
+
 def _numbers(own: str, args: Sequence[Any], dtypes: Iterable[Any]) -> list[ir.Expr | None]:
     """What is passed for arguments that are numbers; None for tensors.
 
@@ -325,17 +283,16 @@ def _numbers(own: str, args: Sequence[Any], dtypes: Iterable[Any]) -> list[ir.Ex
         is_double = is_wide or (n < len(types) and re.search(r"\bdouble\b", types[n]) is not None)
         if isinstance(arg, Value):
             found.append(None)
-        elif isinstance(arg, bool | int):
-            found.append(tirx.const(arg, "bool" if isinstance(arg, bool) else "int64"))
-        elif isinstance(arg, float):
-            if n < len(types) and _WHOLE.fullmatch(types[n]) and not arg.is_integer():
-                name = CODES[own].parameters[n].name or f"parameter {n + 1}"
-                why = f"`{name}` is of type {types[n]}, and {arg!r} would lose its fraction"
-                raise Unavailable(why, "make it a float in the source, or pass a whole number")
-            found.append(tirx.const(arg, "float64" if is_double else "float32"))
+        elif is_symbolic(arg):
+            found.append(int64(arg))
+        elif isinstance(arg, bool):
+            found.append(tirx.const(arg, "bool"))
+        elif isinstance(arg, int) and -_LARGEST <= arg <= _LARGEST:
+            found.append(tirx.const(arg, "int64"))
+        elif isinstance(arg, int) and 0 < arg <= 2 * _LARGEST + 1:
+            found.append(tirx.const(arg, "uint64"))
         else:
-            why = f"argument {n + 1} is {arg!r}"
-            raise Unavailable(why, "pass tensors and numbers alone")
+            found.append(tirx.const(float(arg), "float64" if is_double else "float32"))
     return found
 
 
