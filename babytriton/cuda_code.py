@@ -10,7 +10,7 @@ from typing import Any
 from babytriton import errors
 from babytriton.jit import REGISTRY
 from babytriton.ops import cuda_code
-from babytriton.ops.cuda_definitions import never_launched, read
+from babytriton.ops.cuda_definitions import functions, never_launched, read
 from babytriton.ops.refusals import Unsupported
 
 Sizes = int | tuple[int, ...] | Callable[..., int | tuple[int, ...]]
@@ -48,7 +48,8 @@ def cuda_function(
     _check(source, name, cpu)
     found = cuda_code.device_function(source, name)
     if found is None:
-        raise errors.NotInSource(None, name, "__device__ function").error()
+        where = _where(source, name)
+        raise errors.NotInSource(None, name, "__device__ function", where).error()
     own = cuda_code.defined(source, name, found)
     operator, given = _operator(name, cpu)
 
@@ -98,7 +99,8 @@ def cuda_kernel(
         raise TypeError(f"out must be a function, not {type(out).__name__}")
     found = cuda_code.kernel(source, name)
     if found is None:
-        raise errors.NotInSource(None, name, "single __global__ kernel").error()
+        where = _where(source, name)
+        raise errors.NotInSource(None, name, "single __global__ kernel", where).error()
     why = never_launched(read(source))
     if why is not None:
         raise errors.NoSuchLaunch(None, name, why).error()
@@ -124,6 +126,12 @@ def _check(source: Any, name: Any, cpu: Any) -> None:
         raise ValueError(f"name must be that of a function, not {name!r}")
     if not callable(cpu):
         raise TypeError(f"cpu must be a function, not {type(cpu).__name__}")
+
+
+def _where(source: str, name: str) -> str:
+    """What is to be said of where a function is that is not called by its name alone."""
+    scope = next((one.scope for one in functions(source, name) if one.scope is not None), None)
+    return "" if scope is None else f", and not in `{scope}` alone"
 
 
 def _operator(

@@ -78,10 +78,11 @@ class FewThreads(CallDiagnostic):
 class NotInSource(CallDiagnostic):
     code = "BT208"
     title = "the source does not define `{name}`"
-    label = "it should have a {kind} of that name"
+    label = "it should have a {kind} of that name{where}"
     exception = ValueError
     name: str
     kind: str
+    where: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ _GRADIENTS = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.gra
 _TRANSFORMS = ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "linearize")
 _CHANGING_MODULES = ("random", "time", "secrets", "uuid", "numpy.random", "queue", "threading")
 _CHANGING_TYPES = (contextvars.ContextVar, weakref.ref)
+_OPERATOR = (
+    "it makes an operator, which would be another one at each call",
+    "make it outside the function",
+)
+_OPERATORS_MODULE, _OPERATORS = "babytriton.cuda_code", ("cuda_function", "cuda_kernel")
 _CHANGING_METHODS = ("now", "utcnow", "today")
 _TORCH_SETTINGS = ("set_", "use_deterministic", "seed", "_set_")
 
@@ -52,6 +57,8 @@ def refusal(fn: Any) -> tuple[str, str] | None:
         return _ANEW, "use torch.rand and its like, or pass the value as an argument"
     if isinstance(owner, _CHANGING_TYPES) or isinstance(fn, _CHANGING_TYPES) or fn is os.urandom:
         return _ANEW, _ARGUMENT
+    if module == _OPERATORS_MODULE and name in _OPERATORS:
+        return _OPERATOR
     if name in _CHANGING_METHODS and getattr(owner, "__module__", "") == "datetime":
         return _ANEW, _ARGUMENT
     if any(fn is each for each in _GRADIENTS):

@@ -17,7 +17,7 @@ from babytriton.ops.cuda_definitions import Definition, Parameter, functions, ma
 from babytriton.ops.cuda_parameters import check_count, check_elements, check_pointers
 from babytriton.ops.numerics import opmath
 from babytriton.ops.primfunc import as_users
-from babytriton.ops.refusals import Unavailable
+from babytriton.ops.refusals import Unavailable, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64, is_symbolic
 from babytriton.ops.value import Value
@@ -105,7 +105,6 @@ _AXES = ("x", "y", "z")
 # What the CUDA C++ Programming Guide, "Compute Capabilities", allows along each of them.
 _LIMITS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64)}
 _THREADS = 1024
-_LARGEST = (1 << 63) - 1
 
 
 def defined(source: str, name: str, definition: Definition | None = None) -> str:
@@ -161,13 +160,15 @@ def build_function(site: Site, own: str, given: Given) -> Any:
         return NotImplemented
     args = given.of(CODES[own])
     _check_kinds(args)
-    if not isinstance(site.out, torch.Tensor):
-        raise Unavailable("its `cpu` gives no single tensor", "return one tensor from `cpu`")
     told = CODES[own].told
     if told:
         check_count(told, len(args))
     if len(told) == 1:
         check_elements(told[0].parameters, args)
+    if site.out is None:
+        raise Unsupported("what it gives is not known")
+    if not isinstance(site.out, torch.Tensor):
+        raise Unavailable("its `cpu` gives no single tensor", "return one tensor from `cpu`")
     tensors = [arg for arg in args if isinstance(arg, Value)]
     shape = site.shape
     inputs = [
@@ -203,6 +204,8 @@ def build_kernel(
     if site.builder.device.type != "cuda":
         return NotImplemented
     _check_kinds(args)
+    if site.out is None:
+        raise Unsupported("what it gives is not known")
     if not all(isinstance(out, torch.Tensor) for out in outs):
         instead = "return a tensor, or a tuple of tensors, from `out` or `cpu`"
         raise Unavailable("its results are no tensors", instead)
@@ -287,12 +290,10 @@ def _numbers(own: str, args: Sequence[Any], dtypes: Iterable[Any]) -> list[ir.Ex
             found.append(int64(arg))
         elif isinstance(arg, bool):
             found.append(tirx.const(arg, "bool"))
-        elif isinstance(arg, int) and -_LARGEST <= arg <= _LARGEST:
+        elif isinstance(arg, int):
             found.append(tirx.const(arg, "int64"))
-        elif isinstance(arg, int) and 0 < arg <= 2 * _LARGEST + 1:
-            found.append(tirx.const(arg, "uint64"))
         else:
-            found.append(tirx.const(float(arg), "float64" if is_double else "float32"))
+            found.append(tirx.const(arg, "float64" if is_double else "float32"))
     return found
 
 

@@ -1,0 +1,22 @@
+"""A CUDA kernel that may write to its argument."""
+
+import torch
+
+import babytriton as bt
+
+same = bt.cuda_kernel(
+    "__global__ void same(float* x, float* y) { *y = *x; }",
+    name="same",
+    grid=1,
+    block=3,
+    cpu=lambda x: x.clone(),
+)
+
+
+@bt.jit("gpu")
+def f(x):
+    return same(x)
+
+
+def run():
+    f.lower(torch.ones(3))
