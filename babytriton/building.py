@@ -15,7 +15,7 @@ from tvm.error import InternalError
 from tvm.ir import IRModule
 
 from babytriton import errors
-from babytriton.ops.cuda_definitions import never_launched, read
+from babytriton.ops.cuda_definitions import functions, never_launched, read
 from babytriton.ops.cuda_sources import Called
 from babytriton.passes import lines, pipeline
 from babytriton.passes.gpu.launches import (
@@ -47,8 +47,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 # Stands between TVM's preamble and what a person reads.
 _OWN = "// Kernels, and the functions that they call\n\n"
 
-# Stands in TVM's preamble, and hardly in a user's.
-_MARK = "__CUDACC_RTC__"
+# Is defined in TVM's preamble, and hardly in a user's.
+_MARK = "#define TVM_ENABLE_L2_PREFETCH"
 
 
 def build(mod: IRModule, entry: str, target: Target, source: str | None = None) -> Executable:
@@ -123,10 +123,14 @@ def with_source(mod: IRModule, built: Executable, source: str) -> Executable:
     ours, edited = (Listing.of(_COMMENT.sub("", text)) for text in (built.cuda(), source))
     if not ours.kernels:
         raise errors.NoKernelsToEdit(None, str(built.target)).error()
-    if not ours.kernels.keys() <= edited.kernels.keys():
-        named = (", ".join(listing.kernels) for listing in (ours, edited))
-        raise errors.OtherKernels(None, next(named), next(named) or "none").error()
-    for launch in launches_of(mod):
+    launches = launches_of(mod)
+    for name in (launch.name for launch in launches if launch.name not in edited.kernels):
+        for one in functions(source, name):
+            if one.has_body:
+                raise errors.OtherHead(None, name, " ".join(one.head.split())).error()
+        expected, found = (", ".join(listing.kernels) for listing in (ours, edited))
+        raise errors.OtherKernels(None, expected, found or "none").error()
+    for launch in launches:
         _require_same_launch(launch, ours, edited)
     return build(mod, built.entry, built.target, source)
 

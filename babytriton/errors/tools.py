@@ -52,6 +52,17 @@ class OtherKernels(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class OtherHead(CallDiagnostic):
+    code = "BT216"
+    title = "the source does not define `{kernel}` as a kernel that is found by its name"
+    label = "it has `{found} {kernel}(`"
+    hint = 'write `extern "C" __global__ void {kernel}(`, with __launch_bounds__ before the name'
+    exception = ValueError
+    kernel: str
+    found: str
+
+
+@dataclass(frozen=True)
 class OtherParameters(CallDiagnostic):
     code = "BT212"
     title = "`{kernel}` has other parameters in the source"

@@ -170,17 +170,22 @@ def functions(source: str, name: str) -> Iterator[Definition]:
             yield Definition(start, match.start(), head, parameters, last == "{", depth, scope)
 
 
-def _scope(text: str) -> str | None:
-    """The namespace or class that the end of a text stands in, by its name."""
-    open_: list[str | None] = []
+def blocks(text: str) -> list[str]:
+    """What stands before the braces that are open at the end of a text without comments."""
+    open_: list[str] = []
     for brace in re.finditer(r"[{}]", text):
         if brace[0] == "}" and open_:
             open_.pop()
         elif brace[0] == "{":
             start = max(text.rfind(sign, 0, brace.start()) for sign in ";{}") + 1
-            found = _SCOPE.search(text[start : brace.start()])
-            open_.append(None if found is None else found[1] or found[2])
-    return next((name for name in open_ if name is not None), None)
+            open_.append(text[start : brace.start()])
+    return open_
+
+
+def _scope(text: str) -> str | None:
+    """The namespace or class that the end of a text stands in, by its name."""
+    found = filter(None, map(_SCOPE.search, blocks(text)))
+    return next((scope[1] or scope[2] for scope in found), None)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,66 @@ def test_edited_source_may_name_parameters_otherwise() -> None:
         program.with_source(source.replace(parameter, "half* other"))
 
 
+@needs_gpu
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('extern "C" __global__ void', 'extern  "C"  __global__  void'),
+        ('extern "C" __global__ void', 'extern "C"\n__global__ void'),
+        ('extern "C" __global__ void', 'extern "C" __global__\nvoid'),
+        ('extern "C" __global__ void', 'extern "C" void __global__'),
+        ("void __launch_bounds__(128)", "__launch_bounds__( 128, 1 )\nvoid"),
+        ("__global__ void __launch_bounds__(128)", "__launch_bounds__(128) __global__ void"),
+        ("__launch_bounds__(128) ", ""),
+        ("add_kernel(", "add_kernel\n  ("),
+        ("float* __restrict__ add", "[[maybe_unused]] float *  __restrict__ add = nullptr"),
+    ],
+)
+def test_heads_of_edited_kernels(before: str, after: str) -> None:
+    x, y = functions.arguments()["add"]
+    program = compiled("add")
+    assert before in program.source()
+    text = program.source().replace(before, after).replace("[lane] + y", "[lane] - y")
+    edited = program.with_source(text)
+    assert edited.source() == text
+    assert torch.equal(gpu.call(edited, (x, y)), x - y)
+    if cuda.has_compiler():
+        cuda.cubin(edited.source(full=True), "sm_80")
+
+
+@needs_gpu
+def test_edited_kernels_may_stand_in_a_block() -> None:
+    x, y = functions.arguments()["add"]
+    program = compiled("add")
+    plain = program.source().replace('extern "C" ', "")
+    edited = program.with_source(f'extern "C" {{\n{plain}\n}}\n')
+    assert torch.equal(gpu.call(edited, (x, y)), x + y)
+    for text in (
+        plain,
+        f'extern "C" {{}}\n{plain}',
+        f"namespace of_mine {{\n{plain}\n}}",
+        program.source().replace('extern "C" __global__', "template <class T> __global__"),
+        "#define KERNEL __global__\n" + plain.replace("__global__", "KERNEL"),
+        program.source().replace('extern "C" __global__', "__device__"),
+    ):
+        with pytest.raises(ValueError, match=r"BT216(.|\n)*write `extern .C. __global__ void add_"):
+            program.with_source(text)
+
+
+@needs_gpu
+def test_edited_source_may_have_conditions_for_a_compiler() -> None:
+    """What stands in TVM's preamble as well is no preamble."""
+    x, y = functions.arguments()["add"]
+    program = compiled("add")
+    before = "#ifndef __CUDACC_RTC__\n#include <cstdio>\n#endif\n"
+    for source in (program.source(), program.source(full=True)):
+        edited = program.with_source(before + source)
+        assert torch.equal(gpu.call(edited, (x, y)), x + y)
+        assert edited.source(full=True).count("#define TVM_ENABLE_L2_PREFETCH 1") == 1
+        if cuda.has_compiler():
+            cuda.cubin(edited.source(full=True), "sm_80")
+
+
 def test_lines_that_name_a_kernel_are_no_kernels() -> None:
     def named_kernel(x):
         return x * 2
@@ -130,8 +190,9 @@ def test_lines_that_name_a_kernel_are_no_kernels() -> None:
 def test_launch_bounds_that_allow_the_launch(bounds: str) -> None:
     program = compiled("add")
     source = "#define THREADS 256\n" + program.source().replace(
-        "__launch_bounds__(256)", f"__launch_bounds__{bounds}"
+        "__launch_bounds__(128)", f"__launch_bounds__{bounds}"
     )
+    assert f"__launch_bounds__{bounds}" in source
     program.with_source(source.replace("float* __restrict__ x", "volatile float x[]"))
 
 

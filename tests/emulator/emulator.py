@@ -273,9 +273,11 @@ INSTRUCTION = re.compile(
 )
 OPERAND = re.compile(r'"[=+]*\w"\s*\(')
 KERNEL = re.compile(
-    r'extern "C" __global__ void (?:__launch_bounds__\((?:(\d+)(?=\s*[,)]))?'
-    r"(?:[^()]|\([^()]*\))*\) )?(\w+)\([^)]*\)\s*\{"
+    r"((?:(?:extern\s+\"C\"|__global__\b|void\b|"
+    r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\))\s*)+)(\w+)\s*\([^)]*\)\s*\{"
 )
+BOUND = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
+LANGUAGE = re.compile(r"extern\s+\"C\"")
 
 
 REPORTED_AS = "kernel.cu"
@@ -291,7 +293,11 @@ def translate(source: str) -> str:
     exports = []
     end = 0
     for kernel in KERNEL.finditer(source):
-        bound, name = kernel.groups()
+        head, name = kernel.groups()
+        in_block = re.search(rf"{LANGUAGE.pattern}\s*\{{", source[: kernel.start()])
+        if "__global__" not in head or not (in_block or LANGUAGE.search(head)):
+            continue
+        bound = BOUND.search(head)
         line, after = source.count("\n", 0, end) + 1, _end_of_body(source, kernel.end())
         # Each kernel's shared memory, and that of the functions before it, in a section of its own:
         # the size of one is the limit's.
@@ -300,7 +306,7 @@ def translate(source: str) -> str:
             f"#line {line}\n",
             source[end:after],
         ]
-        exports.append(f"EMULATOR_EXPORT({name}, {bound or 0})\n")
+        exports.append(f"EMULATOR_EXPORT({name}, {bound[1] if bound else 0})\n")
         end = after
     return "".join([*pieces, source[end:], "\n", *exports])
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, count
 
+from babytriton.ops.cuda_definitions import blocks, closing, parts
 from babytriton.runtime.text.declarations import declared_late
 from babytriton.runtime.text.expressions import NotAnExpressionError, assigned, simplified
 from babytriton.runtime.text.lines import within
@@ -15,9 +16,13 @@ from babytriton.runtime.text.lines import within
 # Brackets, and what stands in them.
 _GROUP = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 
+# Kernels that are found by their names; what stands before these may be in any order, and the
+# language may be that of a block.
 _KERNEL = re.compile(
-    rf'(?://.*\n)*extern "C" __global__ void\s+(?:__launch_bounds__\s*{_GROUP}\s*)?(\w+)\('
+    rf"(?://.*\n)*((?:(?:extern\s+\"C\"|__global__\b|void\b|"
+    rf"__(?:launch_bounds|maxnreg|cluster_dims|block_size)__\s*{_GROUP})\s*)+)(\w+)\s*\("
 )
+_LANGUAGE = re.compile(r"\bextern\s+\"C\"")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
 _ARRAY = re.compile(r"^\s*(?:__shared__ )?alignas\(64\) [\w ]+ (\w+)\[(\d+)\];$", re.M)
 # What TVM adds to the names of buffers, and we to those of values, which may be words of C++.
@@ -74,22 +79,24 @@ class Listing:
     @classmethod
     def of(cls, source: str) -> Listing:
         """Of a text with any preamble, or with none."""
-        starts = list(_KERNEL.finditer(source))
+        starts = [found for found in _KERNEL.finditer(source) if _is_kernel(source, found)]
         preamble = source[: starts[0].start()] if starts else source
         kernels = {}
         for start, following in zip(starts, [*starts[1:], None]):
             text = source[start.start() : None if following is None else following.start()]
             if "{" in text:  # not a declaration
-                kernels[start[1]] = text.strip() + "\n"
+                kernels[start[2]] = text.strip() + "\n"
         return cls(preamble, kernels)
 
     def parameters(self, kernel: str) -> list[tuple[str, str]]:
         """The types of a kernel's parameters, without what only tells the compiler more; names."""
         text = self.kernels[kernel]
-        start = text.index("(", text.index(f"{kernel}("))
+        head = re.search(rf"\b{kernel}\s*\(", text)
+        assert head is not None
         found = []
-        for each in text[start + 1 : text.index(")", start)].split(","):
+        for each in parts(text[head.end() : closing(text, head.end() - 1) - 1]):
             plain = re.sub(r"\b(?:const|volatile|__restrict__|__restrict)\b", "", each)
+            plain = re.sub(r"\[\[[^\]]*\]\]|=.*", "", plain)
             words = re.findall(r"\w+|\*", re.sub(r"(\w+)\s*\[\s*\]", r"* \1", plain))
             if words:
                 found.append((" ".join(words[:-1]), words[-1]))
@@ -99,6 +106,15 @@ class Listing:
         """How many threads of a block a kernel is compiled for, at most, if it says so."""
         bounds = _BOUNDS.search(self.kernels[kernel].partition("{")[0])
         return None if bounds is None else int(bounds[1])
+
+
+def _is_kernel(source: str, found: re.Match[str]) -> bool:
+    """Whether the head of a function is that of a kernel in C."""
+    if re.search(r"\b__global__\b", found[1]) is None:
+        return False
+    if _LANGUAGE.search(found[1]) is not None:
+        return True
+    return any(_LANGUAGE.search(block) is not None for block in blocks(source[: found.start()]))
 
 
 @dataclass(frozen=True)
