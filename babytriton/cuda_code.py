@@ -28,12 +28,14 @@ def cuda_function(
 
     In a function that is compiled for a GPU, it is called for each element; tensors are broadcast,
     16-bit floats are passed and returned as ``float``, and numbers passed as they are: floats as
-    ``double`` where the parameter or a tensor is. Elsewhere, and called from Python, ``cpu`` runs,
-    whose names and defaults a call may use.
+    ``double`` where the parameter or a tensor is. What a parameter would cut is refused: other
+    numbers than its type has, and tensors that may hold such; floats are rounded. Elsewhere, and
+    called from Python, ``cpu`` runs, whose names and defaults a call may use.
 
     Args:
-        source: CUDA C++ that defines ``__device__ T name(...)``, and perhaps what it needs; other
-            code of a program may define the same names.
+        source: CUDA C++ that defines ``__device__ T name(...)``, outside of named namespaces and
+            classes, and perhaps what it needs; other code of a program may define the same names
+            and macros.
         name: of the function.
         cpu: the same with torch, for tensors. It also tells the result's shape and dtype.
         gradient: as :func:`babytriton.register` takes it; by default torch's own of ``cpu``.
@@ -72,13 +74,14 @@ def cuda_kernel(
 ) -> Callable[..., Any]:
     """A CUDA kernel of one's own, as an operator.
 
-    Its parameters are the call's arguments, tensors as pointers to contiguous elements and numbers
-    as they are, and then a pointer for each result. It is launched on torch's current stream, with
-    the ``__launch_bounds__`` that it has, if they are numbers, and no shared memory but what it
-    declares.
+    Its parameters are the call's arguments, tensors as ``const`` pointers to contiguous elements,
+    or to vectors of these, and numbers as they are, and then a pointer for each result. It is
+    launched on torch's current stream, with the ``__launch_bounds__`` that it has, if they are
+    numbers, and no shared memory but what it declares.
 
     Args:
-        source: CUDA C++ that defines ``__global__ void name(...)``, and perhaps what it needs.
+        source: CUDA C++ that defines ``__global__ void name(...)``, and perhaps what it needs;
+            other code of a program may define the same names and macros.
         name: of the kernel.
         grid: thread blocks, or a function of the arguments that gives them.
         block: threads of each, likewise.

@@ -45,12 +45,14 @@ class Code:
 
     @functools.cached_property
     def told(self) -> tuple[Definition, ...]:
-        """The function with its overloads; none where a compiler has to tell what these take."""
+        """The function, its overloads and declarations; none where that takes a compiler."""
         of_user = macros(self.source)
         found = [
             one
             for one in functions(self.source, self.name)
-            if one.has_body and one.is_kernel == self.definition.is_kernel and one.scope is None
+            if (one.has_body or one.is_kernel or one.is_of_device)
+            and one.is_kernel == self.definition.is_kernel
+            and one.scope is None
         ]
         types = " ".join(x.type for one in found for x in one.parameters)
         is_open = re.search(r"#|\.\.\.", types) is not None
@@ -163,8 +165,8 @@ def build_function(site: Site, own: str, given: Given) -> Any:
     told = CODES[own].told
     if told:
         check_count(told, len(args))
-    if len(told) == 1:
-        check_elements(told[0].parameters, args)
+    if sum(one.has_body for one in told) == 1:
+        check_elements(CODES[own].parameters, args)
     if site.out is None:
         raise Unsupported("what it gives is not known")
     if not isinstance(site.out, torch.Tensor):
@@ -214,7 +216,7 @@ def build_kernel(
     told = CODES[own].told
     if told:
         check_count(told, len(args), len(outs))
-        check_pointers(told[0].parameters, args, outs)
+        check_pointers(CODES[own].parameters, args, outs)
     if any(is_symbolic(size) for size in (*shapes, *metas)):
         return NotImplemented
     if all(out.numel() == 0 for out in outs):

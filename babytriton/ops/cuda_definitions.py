@@ -17,7 +17,7 @@ _ENDING = re.compile(r"\s*(?:(?:const|noexcept)\b\s*(?:\([^(){};]*\)\s*)?|->[^;{
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 
 # Lines for the preprocessor, with those that continue them.
-_DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*\n?", re.M)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\r?\n)*.*\n?", re.M)
 
 # Braces that make no level of their own; and those of names that are outside of them as well.
 _OPEN = re.compile(r"(?:\bextern\s+\"C\"|\bnamespace)\s*$")

@@ -179,6 +179,13 @@ def test_defaults_of_the_source() -> None:
     own = element("float x, float y = 3.0f", "x + y", lambda x, y=3.0: x + y)
     check(lambda x: own(x) + own(x, 1.0), X)
     check(lambda x: element_of_default(x), X)
+    declared = bt.cuda_function(
+        "__device__ float f(float x, float y = 3.0f);\n"
+        "__device__ float f(float x, float y) { return x + y; }",
+        name="f",
+        cpu=lambda x: x + 3,
+    )
+    check(lambda x: declared(x), X)
 
 
 element_of_default = element("float x, float y = 3.0f", "x + y", lambda x: x + 3)
