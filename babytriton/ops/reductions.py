@@ -86,16 +86,8 @@ def _count_nonzero(site: Site, input: Value, dim: Any = None) -> Any:
     return site.te("count_nonzero", fn, input.expr)
 
 
-def _trace(site: Site, input: Value) -> Any:
-    rows, columns = input.meta.shape
-    diagonal = Axes((torch.sym_min(rows, columns),), (0,))
-    element = _accumulated(site.dtype)
-
-    def fn(x: te.Tensor) -> te.Tensor:
-        total = diagonal.reduce("trace", lambda i: element(x(i, i)))
-        return diagonal.each("rounded", lambda: total().astype(_name(site.dtype)))
-
-    return site.te("trace", fn, input.expr)
+def _trace(input: Any) -> Any:
+    return torch.diagonal(input).sum()
 
 
 def _total(
@@ -302,7 +294,7 @@ ROWS: tuple[Op, ...] = (
     Op("nanmean", (torch.nanmean, T.nanmean), decompose=_nanmean),
     Op("prod", (torch.prod, T.prod), _prod, gradient=gradients.prod),
     Op("count_nonzero", (torch.count_nonzero, T.count_nonzero), _count_nonzero),
-    Op("trace", (torch.trace, T.trace), _trace, gradient=gradients.trace),
+    Op("trace", (torch.trace, T.trace), decompose=_trace),
     Op("amax", (torch.amax, T.amax), _extreme(True), gradient=gradients.extreme),
     Op("amin", (torch.amin, T.amin), _extreme(False), gradient=gradients.extreme),
     Op("aminmax", (torch.aminmax, T.aminmax), decompose=_aminmax),

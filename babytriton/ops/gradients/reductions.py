@@ -66,12 +66,6 @@ def prod(
     return spread(grad, input, dim, keepdim) * slope
 
 
-def trace(grad: Any, result: Any, input: Any) -> Any:
-    """Of the sum of a diagonal."""
-    row, column = (positions(grad, input.shape[dim], dim, 2) for dim in (0, 1))
-    return torch.where(row == column, grad, 0.0)
-
-
 def extreme(grad: Any, result: Any, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     """Of the largest number, or of the smallest: those that are it share it evenly."""
     is_it = input == spread(result, input, dim, keepdim)  # in their own dtype, which is rounded

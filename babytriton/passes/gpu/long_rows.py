@@ -87,7 +87,7 @@ def _is_long(program: Program) -> bool:
         isinstance(rows, int)
         and (rows < BUSY_ROWS if is_kept else rows <= MANY_ROWS)
         and not (isinstance(length, int) and length < LONG)
-        and any(access.moves for _, access in program.accesses())
+        and any(access.moves or access.jumps for _, access in program.accesses())
     )
 
 

@@ -234,7 +234,7 @@ class Layout:
         reductions = [block for block in blocks if block.combine is not None]
         if shuffles and any(block.dtype not in SHUFFLED for block in reductions):
             return None
-        if not any(access.moves for _, access in program.accesses()):
+        if not any(access.moves or access.jumps for _, access in program.accesses()):
             return None
         length, width = program.length, program.vector(has_tail=False)
         if not isinstance(length, int):
