@@ -24,10 +24,16 @@ Expr = Any
 State = tuple[Expr, ...]
 
 SCAN = "babytriton.scan"
-"""Marks a block that is a running sum or product.
+"""Marks a block that walks along a dimension, and may as well walk the other way.
 
-As "add" or "mul", the dimension, and whether it walks from the last element to the first.
+With how numbers are combined where threads may share the walk ("add", "mul", "max", "min" or
+"logaddexp"; else :data:`ALONE`), the dimension, whether it walks from the last element to the
+first, and what each of its results is: "value", what it has up to there, or "place", of an extreme
+the last place where that is.
 """
+
+ALONE = "alone"
+"""Where no rule of the device shares a walk: it reads what it walks along however that lies."""
 
 
 # Elements of a walk that may be shared, and how many walks keep a GPU busy.
@@ -43,7 +49,7 @@ def scan(
     start: State,
     step: Callable[..., State],
     results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
-    operator: str | None = None,
+    shared: Sequence[str] = (),
     *,
     beside: relax.Expr | None = None,
     backwards: bool = False,
@@ -62,14 +68,15 @@ def scan(
         step: ``step(state, element, position)`` is the state after an element. The parts of the
             state change in order: each may depend on itself and on later ones.
         results: the dtype of each result, and its element for the state after its position.
-        operator: "add" or "mul", where the walk is a running sum or product in the dtype of its
-            only state.
+        shared: what :data:`SCAN` has of numbers and results, if it marks the walk. The first part
+            of the state has the dtype to combine numbers in.
         beside: a tensor like ``x``, whose element ``step`` takes as well.
         backwards: whether to walk from the last element to the first.
     """
     inputs = [x] if beside is None else [x, beside]
     dtypes = [str(source.ty.dtype) for source in inputs]
-    mark = {} if operator is None else {SCAN: [operator, dim, int(backwards)]}
+    operator, *kinds = shared or (None,)
+    mark = {} if operator is None else {SCAN: [operator, dim, int(backwards), *kinds]}
     function = _scan_function(name, dtypes, shape, dim, start, step, results, backwards, mark)
     types = [TensorType(tuple(shape), dtype) for dtype, _ in results]
     found = site.kernel(name, function, inputs, *types)
@@ -140,41 +147,59 @@ def _running(
     dim: int,
     start: float,
     join: Callable[[Expr, Expr], Expr],
-    operator: str | None = None,
+    operator: str,
 ) -> Any:
     """A scan whose state is its result, in torch's accumulator."""
     wide, narrow = dtype_of(_accumulator(site)).name, dtype_of(site.dtype).name
-    x, dims = site.expr(input, site.dtype), list(range(len(site.shape)))
-    dim %= max(len(dims), 1)
-    order = dims
-    if operator is not None and _wants_rows(site, dim):
-        order = [*(d for d in dims if d != dim), dim]
-        x, dim = site.emit(relax.op.permute_dims(x, order)), dims[-1]
 
     def step(state: State, x: Expr, _: Expr) -> State:
         return (join(state[0], x.astype(wide)),)
 
-    (found,) = scan(
+    (found,) = _along(
         site,
         name,
-        x,
-        [site.shape[d] for d in order],
+        site.expr(input, site.dtype),
+        site.shape,
         dim,
         (tirx.const(start, wide),),
         step,
         [(site.dtype, lambda state: state[0].astype(narrow))],
-        operator,
+        (operator, "value"),
     )
-    return found if order == dims else relax.op.permute_dims(found, [order.index(d) for d in dims])
+    return found
 
 
-def _wants_rows(site: Site, dim: int) -> bool:
+def _along(
+    site: Site,
+    name: str,
+    x: relax.Expr,
+    shape: Sequence[int],
+    dim: int,
+    start: State,
+    step: Callable[..., State],
+    results: Sequence[tuple[torch.dtype, Callable[[State], Expr]]],
+    shared: Sequence[str],
+) -> tuple[relax.Expr, ...]:
+    """A scan that threads may share, along rows where that is better: as :func:`scan`."""
+    if site.builder.device.type != "cuda" and shared[0] not in ("add", "mul"):
+        shared = (ALONE, *shared[1:])
+    dims = list(range(len(shape)))
+    dim %= max(len(dims), 1)
+    if not _wants_rows(site, shape, dim):
+        return scan(site, name, x, shape, dim, start, step, results, shared)
+    order = [*(d for d in dims if d != dim), dim]
+    turned, sizes = site.emit(relax.op.permute_dims(x, order)), [shape[d] for d in order]
+    found = scan(site, name, turned, sizes, dims[-1], start, step, results, shared)
+    back = [order.index(d) for d in dims]
+    return tuple(relax.op.permute_dims(site.emit(each), back) for each in found)
+
+
+def _wants_rows(site: Site, shape: Sequence[int], dim: int) -> bool:
     """Whether to lay out what is walked along as rows, which a GPU's threads share.
 
     A thread walks along what lies across memory; where that is long, and there are few such walks,
     most of a GPU would have nothing to do.
     """
-    shape = site.shape
     if site.builder.device.type != "cuda" or not shape or any(map(is_symbolic, shape)):
         return False
     length, walks = shape[dim], math.prod(shape) // max(shape[dim], 1)
@@ -207,7 +232,7 @@ def _logcumsumexp(site: Site, input: Value, dim: int) -> Any:
         infinite = tirx.EQ(tirx.abs(high), numerics.like(high, math.inf))
         return tirx.Select(infinite, high, tirx.log1p(tirx.exp(low - high)) + high)
 
-    return _running(site, "logcumsumexp", input, dim, -math.inf, join)
+    return _running(site, "logcumsumexp", input, dim, -math.inf, join, "logaddexp")
 
 
 def _recurrence(site: Site, input: Value, factor: Value, dim: int, backwards: bool) -> Any:
@@ -236,34 +261,34 @@ def _recurrence(site: Site, input: Value, factor: Value, dim: int, backwards: bo
 
 
 def _extreme(name: str, largest: bool) -> Callable[..., Any]:
-    """The extreme so far and the last of its places; the first NaN stays."""
+    """The extreme so far and the last of its places; a NaN is one, and stays."""
 
     def build(site: Site, input: Value, dim: int) -> Any:
-        shape = tuple(input.meta.shape)
         element = dtype_of(input.meta.dtype).name
 
         def order(x: Expr) -> Expr:
             return numerics.order_key(x, nan="max" if largest else "min", signed_zeros=False)
 
         def step(state: State, x: Expr, position: Expr) -> State:
-            place, value, best = state
+            value, place, best = state
             key = order(x)
             wins = key >= best if largest else key <= best
             return (
-                tirx.Select(wins, position, place),
                 tirx.Select(wins, x, value),
+                tirx.Select(wins, position, place),
                 tirx.max(key, best) if largest else tirx.min(key, best),
             )
 
         zero = tirx.const(0, element)
         limit = tirx.min_value if largest else tirx.max_value
-        start = (int64(0), zero, limit(str(order(zero).ty.dtype)))
+        start = (zero, int64(0), limit(str(order(zero).ty.dtype)))
         results: list[tuple[torch.dtype, Callable[[State], Expr]]] = [
-            (input.meta.dtype, lambda state: state[1]),
-            (torch.int64, lambda state: state[0]),
+            (input.meta.dtype, lambda state: state[0]),
+            (torch.int64, lambda state: state[1]),
         ]
-        along = dim % max(len(shape), 1)
-        return scan(site, name, input.expr, shape, along, start, step, results)
+        shared = ("max" if largest else "min", "value", "place")
+        shape = tuple(input.meta.shape)
+        return _along(site, name, input.expr, shape, dim, start, step, results, shared)
 
     return build
 

@@ -58,6 +58,7 @@ from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arg
 from babytriton.passes.reversed_scans import scans_from_the_end
 from babytriton.passes.scheduling import schedule
 from babytriton.passes.step_numbers import told_as_numbers
+from babytriton.passes.unread_results import without_unread_results
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
@@ -71,6 +72,8 @@ def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
 LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.ConvertToDataflow(),
+    relax.transform.DeadCodeElimination(),
+    _pass(without_unread_results),
     _pass(scans_from_the_end),
     relax.transform.DeadCodeElimination(),
     lines.kept_by(names.of_operators(relax.transform.LegalizeOps(LEGALIZATIONS))),

@@ -15,7 +15,7 @@ from tvm import IRModule, ir, relax, s_tir, tirx
 from babytriton.ops.primfunc import nodes, with_fields
 from babytriton.ops.scans import SCAN
 from babytriton.passes.bindings import CALL_TIR, add_kernel, read_by
-from babytriton.passes.scans import is_scan
+from babytriton.passes.scans import is_walk
 from babytriton.passes.statements import with_parts
 
 _ASTYPE, _FLIP, _PERMUTE = (
@@ -129,11 +129,12 @@ class _Walks:
 
     def _scanned(self, call: ir.Call) -> int | None:
         """The dimension along which a call of a kernel walks, if it does."""
-        blocks = [x for x in nodes(self._functions[call.args[0]], s_tir.SBlock) if is_scan(x)]
+        blocks = [x for x in nodes(self._functions[call.args[0]], s_tir.SBlock) if is_walk(x)]
         if len(blocks) != 1:
             return None
-        _, dim, _ = blocks[0].annotations[SCAN]
-        return int(dim)
+        _, dim, _, *kinds = blocks[0].annotations[SCAN]
+        # Places are counted from the first element on.
+        return None if "place" in kinds else int(dim)
 
     def _made(self, walk: _Walk, last: relax.VarBinding) -> list[relax.Binding]:
         """The bindings that end with the variable of one."""
@@ -164,7 +165,7 @@ def _is(value: relax.Expr, op: ir.Op) -> bool:
 
 def _turned(block: s_tir.SBlock) -> s_tir.SBlock:
     """A walk from the last element on in the place of one from the first on, or the other way."""
-    if not is_scan(block):
+    if not is_walk(block):
         return block
 
     def steps(walk: tirx.For) -> tirx.For:
@@ -174,9 +175,9 @@ def _turned(block: s_tir.SBlock) -> s_tir.SBlock:
         )
         return with_parts(walk, body)
 
-    kind, dim, backwards = block.annotations[SCAN]
+    kind, dim, backwards, *kinds = block.annotations[SCAN]
     return with_fields(
         block,
         body=tvm_ffi.structural_map(block.body, (tirx.For, steps)),
-        annotations={**block.annotations, SCAN: [kind, dim, 1 - int(backwards)]},
+        annotations={**block.annotations, SCAN: [kind, dim, 1 - int(backwards), *kinds]},
     )

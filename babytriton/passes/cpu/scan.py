@@ -28,7 +28,7 @@ class Scan(ScheduleRule):
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
         scan = row_scan(func)
-        if scan is None or not _may_be(scan.rows, ROWS):
+        if scan is None or not scan.is_plain or not _may_be(scan.rows, ROWS):
             return None
         is_large = _may_be(scan.rows, LINES) and _may_be(scan.length, PART)
         in_vectors = is_large and _has_vectors(scan)
@@ -45,7 +45,7 @@ def _may_be(size: int | ir.Expr, least: int) -> bool:
 
 def _has_vectors(scan: RowScan) -> bool:
     """Whether TVM has variables of all vectors that the walk needs."""
-    dtypes = (scan.source.ty.dtype, scan.result.ty.dtype, scan.start.ty.dtype)
+    dtypes = (scan.source.ty.dtype, scan.result.ty.dtype, scan.dtype)
     return not {"bool", "bfloat16"} & set(map(str, dtypes))
 
 
@@ -58,7 +58,7 @@ def _walk(scan: RowScan, side_by_side: int, in_vectors: bool) -> tirx.Stmt:
         in_vectors: whether a step along a part is one of all rows at once.
     """
     group, part = tirx.Var("group", "int64"), tirx.Var("part", "int64")
-    dtype, name = scan.start.ty.dtype, f"{scan.source.name}_so_far"
+    dtype, name = scan.dtype, f"{scan.source.name}_so_far"
     count = _index(side_by_side)
     so_far = tirx.decl_buffer((count,), dtype, name, scope="local")
     together = tirx.decl_buffer((_index(1),), f"{dtype}x{side_by_side}", name, scope="local")
@@ -100,7 +100,7 @@ def _one_by_one(
         first: where the part begins.
         count: of its numbers.
     """
-    dtype, loops = scan.start.ty.dtype, []
+    dtype, loops = scan.dtype, []
     is_known = isinstance(count, tirx.IntImm)
     kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
     for n, row in enumerate(rows):
@@ -137,7 +137,7 @@ def _together(
     total = bound(tirx.BufferLoad(so_far, zero))
     found = []
     for step in steps[::turn]:
-        total = bound(scan.combine(total, tirx.Cast(f"{scan.start.ty.dtype}x{size}", step)))
+        total = bound(scan.combine(total, tirx.Cast(f"{scan.dtype}x{size}", step)))
         found.append(bound(tirx.Cast(f"{scan.result.ty.dtype}x{size}", total)))
     found = found[::turn]
     squares = [turned_over(found[n : n + size], bound) for n in range(0, PART, size)]

@@ -80,44 +80,53 @@ class Team:
             return []
         if self.column is not None:
             return self._by_columns(reductions, self.column)
-        return self._by_shuffles(reductions) if self.has_shuffles else self._by_memory(reductions)
+        if not self.has_shuffles:
+            return self._by_memory(reductions)
+        return self.merge(*(Part.of(block, total) for block, total in reductions))
 
-    def _by_shuffles(self, reductions: Sequence[tuple[Block, tirx.Var]]) -> Statements:
-        """Warps combine their values by shuffles, and leave the results in shared memory.
+    def merge(self, *parts: Part) -> Statements:
+        """Give each thread what all of them have of some parts together.
 
-        Every thread combines these in the same order.
+        Warps combine theirs by shuffles, and leave the results in shared memory. Every thread
+        combines these in the same order.
         """
         farthest = min(self.count, WARP) // 2
 
         def halve(n: ir.Expr) -> Statements:
-            n = n.astype("int32")
-            return [
-                stmt
-                for block, total in reductions
-                for stmt in adding(block, total)(
-                    from_lane("xor", only(total), tirx.const(farthest, "int32") >> n)
-                )
-            ]
+            bit = tirx.const(farthest, "int32") >> n.astype("int32")
+            done: Statements = []
+            for part in parts:
+                done += part.take([from_lane("xor", only(one), bit) for _, one in part.registers])
+            return done
 
         body = each("halving", farthest.bit_length(), halve)
         count = self.count // WARP
         if count <= 1:
             return body
-        found = [(block, total, self._shared(block, count, "warps")) for block, total in reductions]
+        memory = [
+            [shared(count, str(one.ty.dtype), f"{name}_of_warps") for name, one in part.registers]
+            for part in parts
+        ]
+        self.allocations.extend(warps for found in memory for warps in found)
         warp = tirx.floordiv(self.lane, number(WARP))
-        puts = [tirx.BufferStore(warps, only(total), [warp]) for _, total, warps in found]
+        owned = [
+            (one, warps)
+            for found, part in zip(memory, parts)
+            for warps, (_, one) in zip(found, part.registers)
+        ]
+        puts = [tirx.BufferStore(warps, only(one), [warp]) for one, warps in owned]
         is_first = tirx.EQ(tirx.floormod(self.lane, number(WARP)), number(0))
 
         def take(n: ir.Expr) -> Statements:
             return [
                 stmt
-                for block, total, warps in found
-                for stmt in adding(block, total)(tirx.BufferLoad(warps, [n + 1]))
+                for found, part in zip(memory, parts)
+                for stmt in part.take([tirx.BufferLoad(warps, [n + 1]) for warps in found])
             ]
 
         firsts = [
-            tirx.BufferStore(total, tirx.BufferLoad(warps, [number(0)]), [number(0)])
-            for _, total, warps in found
+            tirx.BufferStore(one, tirx.BufferLoad(warps, [number(0)]), [number(0)])
+            for one, warps in owned
         ]
         return [*body, *guarded(is_first, puts), *firsts, *each("warp", count - 1, take)]
 
@@ -190,17 +199,27 @@ class Part:
         registers: for each of its columns; and what they are of.
         merge: what takes in what another thread has of a column, by its place in the registers.
         weigh: what stands before that, once for all columns: from how many rows either has.
+        others: for each of the registers one that holds what another thread has, where it is read
+            more than once.
     """
 
     registers: tuple[tuple[str, tirx.Var], ...]
     merge: Callable[[ir.Expr, Sequence[ir.Expr]], Statements]
     weigh: Callable[[ir.Expr, ir.Expr], Statements] = lambda own, other: []
+    others: tuple[tirx.Var, ...] = ()
 
     @classmethod
     def of(cls, block: Block, total: tirx.Var) -> Part:
         """Of a reduction."""
         own = ((str(block.buffer.name), total),)
         return cls(own, lambda n, others: adding(block, total, n)(*others))
+
+    def take(self, values: Sequence[ir.Expr]) -> Statements:
+        """What takes in what another thread has of the only column."""
+        held: Statements = [
+            tirx.BufferStore(one, value, [number(0)]) for one, value in zip(self.others, values)
+        ]
+        return [*held, *self.merge(number(0), [only(one) for one in self.others] or values)]
 
 
 Over: TypeAlias = Callable[[Callable[[ir.Expr, ir.Expr], Statements]], Statements]

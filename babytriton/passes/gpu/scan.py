@@ -1,4 +1,4 @@
-"""Running sums and products along rows on the GPU."""
+"""Running sums, products and extremes along rows on the GPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from babytriton.passes.blocks import (
     open_kernel,
     plain_blocks,
 )
-from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
+from babytriton.passes.gpu.combining import SHUFFLED, Team
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
-from babytriton.passes.gpu.program import Block, Program
-from babytriton.passes.gpu.running import Running
+from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.running import Held, Running
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
@@ -30,14 +30,14 @@ from babytriton.passes.gpu.writing import (
     by_lane,
     each,
     guarded,
+    item_bytes,
     launched,
     named,
     number,
-    only,
-    store,
     told,
     written_out,
 )
+from babytriton.passes.operators import Operator
 from babytriton.passes.rows import is_on_points
 from babytriton.passes.scans import SCANNED, RowScan, as_points
 from babytriton.passes.statements import sequence
@@ -50,16 +50,20 @@ BLOCKS = 512
 # Vectors of a thread along a row, at least, before the row is shared by more blocks.
 STEPS = 4
 
-# Vectors that a thread has at once, at most, and numbers in them: their loads are on the way
-# together. There are no more totals of warps than a warp has threads, which add these up.
-TURNS, HELD = 4, 16
+# Vectors that a thread has at once, at most, numbers in them, and words of registers for these:
+# their loads are on the way together. There are no more totals of warps than a warp has threads,
+# which add these up.
+TURNS, HELD, WORDS = 4, 16, 32
+
+# Bytes of a word.
+WORD = 4
 
 # Rows that one thread walks along as fast.
 SHORT = 32
 
 
 class Scan(ScheduleRule):
-    """Takes a running sum or product along the last axis, with pointwise blocks around it.
+    """Takes a running sum, product or extreme along the last axis, with pointwise blocks around it.
 
     A thread has a few vectors of 16 bytes of a row; warps pass what they have on by shuffles, and
     to each other in shared memory, as in Hillis and Steele, "Data parallel algorithms" (1986). A
@@ -67,6 +71,9 @@ class Scan(ScheduleRule):
     pieces have in memory, and each piece starts from what those before it have together. Where a
     call tells sizes, pieces are counted before the launch. Nothing depends on the order in which
     blocks run. What is summed up is computed as it is loaded, and what comes after as it is stored.
+
+    What is combined may have several parts: a maximum has the place of it beside it where that is
+    read, and a sum of exponentials the largest of them.
 
     Sums of float32 are in float64 only from step to step, and from piece to piece: those of a step
     are of few numbers each, and GPUs may be slow with float64.
@@ -80,31 +87,31 @@ class Scan(ScheduleRule):
         scan = scans[0]
         if isinstance(scan.length, int) and scan.length < SHORT:
             return None
-        carried = str(scan.start.ty.dtype)
-        if scan.combine is tirx.Add and str(scan.source.ty.dtype) == "float32":
-            scan = scan.in_source_dtype()
-        kernel = open_kernel(_with_points(func, scan))
+        carried = own = scan.operator()
+        if scan.kind in ("add", "logaddexp") and str(scan.source.ty.dtype) == "float32":
+            own = scan.operator("float32")
+        kernel = open_kernel(_with_points(func, scan, own))
         if kernel is None:
             return None
         sch, infos = kernel
-        place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
-        infos = inline_cheap(sch, infos, keep_for=infos[place + 1 : place + 2])
-        place = next(n for n, info in enumerate(infos) if info.name == SCANNED)
+        scanned = [f"{SCANNED}{n}" for n in range(len(own.parts))]
+        infos = inline_cheap(sch, infos, keep=[info for info in infos if info.name in scanned])
+        place = next(n for n, info in enumerate(infos) if info.name == scanned[0])
         *rows, _ = [extent for extent in infos[place].dom() if not is_one(extent)]
         program = Program.of(sch, infos, rows)
-        if program is None or not {str(scan.start.ty.dtype), carried} <= set(SHUFFLED):
+        if program is None or not {*own.dtypes, *carried.dtypes} <= set(SHUFFLED):
             return None
         if not all(block.has_elements for block in program.blocks):
             return None
-        writer = ScanWriter.of(scan, program, place, carried)
-        passed = [writer.partial] if writer.has_pieces else []
+        writer = ScanWriter.of(scan, program, place, own, carried)
+        passed = list(writer.partial.buffers) if writer.has_pieces else []
         return written_out(sch.mod["main"], writer.kernels(), passed)
 
 
-def _with_points(func: tirx.PrimFunc, scan: RowScan) -> tirx.PrimFunc:
+def _with_points(func: tirx.PrimFunc, scan: RowScan, own: Operator) -> tirx.PrimFunc:
     """The kernel with what a running sum does to points in the place of that."""
-    points = scan.points()
-    (between,) = [region.source for region in points[0].writes]
+    points = scan.points(own)
+    between = [block.writes[0].source for block in points[: len(own.parts)]]
     root = func.body.block
     body = root.body
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
@@ -113,7 +120,7 @@ def _with_points(func: tirx.PrimFunc, scan: RowScan) -> tirx.PrimFunc:
         block = only_block(stmt)
         is_scan = block is not None and block.same_as(scan.block)
         made += map(in_loops, points) if is_scan else [stmt]
-    buffers = [*root.alloc_buffers, between]
+    buffers = [*root.alloc_buffers, *between]
     block = s_tir.SBlock([], [], [], root.name_hint, sequence(made), None, buffers)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block))
 
@@ -124,9 +131,10 @@ class ScanWriter:
 
     Attributes:
         program: what is computed, where that of points stands for the scan.
-        place: of the block that is what is scanned.
-        reduction: of the numbers of a step: how they are combined, in which dtype.
-        carried: of a row: the same, in the dtype of what goes from step to step.
+        place: of the first of the blocks that are what is scanned: one for each part of it.
+        name: of what is scanned.
+        operator: how the numbers of a step are combined.
+        carried: the same, in the dtypes of what goes from step to step.
         width: elements of a vector.
         turns: vectors that a thread has at once: a block goes along them one after the other.
         threads: of a piece.
@@ -136,8 +144,9 @@ class ScanWriter:
 
     program: Program
     place: int
-    reduction: Block
-    carried: Block
+    name: str
+    operator: Operator
+    carried: Operator
     width: int
     turns: int
     threads: int
@@ -145,19 +154,25 @@ class ScanWriter:
     backwards: bool
 
     @classmethod
-    def of(cls, scan: RowScan, program: Program, place: int, carried: str) -> ScanWriter:
+    def of(
+        cls, scan: RowScan, program: Program, place: int, own: Operator, carried: Operator
+    ) -> ScanWriter:
         """For a walk along the rows of a tensor.
 
         Args:
             scan: that.
             program: with its points.
-            place: of the block that is what is scanned.
-            carried: the dtype of what goes from step to step.
+            place: of the first of the blocks that are what is scanned.
+            own: how the numbers of a step are combined.
+            carried: the same, in the dtypes of what goes from step to step.
         """
         rows, length = program.row_count, program.length
         # Rows of a length that a call tells may be short.
         width = program.vector(has_tail=False) if isinstance(length, int) else 1
-        threads, turns = THREADS // 2, max(1, min(TURNS, HELD // width))
+        size = sum(map(item_bytes, own.dtypes))
+        # What several parts become, some of them of eight bytes, takes as many registers again.
+        held = min(HELD, WORDS * WORD // (size if size <= 2 * WORD else 2 * size))
+        threads, turns = THREADS // 2, max(1, min(TURNS, held // width))
         if isinstance(length, int):
             across, threads = -(-length // width), WARP
             while threads < min(ENOUGH if across <= ENOUGH * turns else THREADS, across):
@@ -172,14 +187,12 @@ class ScanWriter:
             vectors = -(-length // (threads * width * known))
             # As many in each step, so that the last one has few that are past the row's end.
             turns = -(-vectors // -(-vectors // turns))
-        reduction, whole = _reduction(scan, str(scan.start.ty.dtype)), _reduction(scan, carried)
-        backwards = scan.backwards
-        return cls(program, place, reduction, whole, width, turns, threads, count, backwards)
+        backwards, name = scan.backwards, str(scan.source.name)
+        return cls(program, place, name, own, carried, width, turns, threads, count, backwards)
 
     def __post_init__(self) -> None:
-        self.dtype, self.wide = self.reduction.dtype, self.carried.dtype
         self.rows, self.length = self.program.row_count, self.program.length
-        self._name = self.program.blocks[self.place].buffer.name.removesuffix("_wide")
+        self._after = self.place + len(self.operator.parts)
         self._count, first = told("pieces", self.pieces)
         self._at_once = self.threads * self.width * self.turns
         in_pieces = product([self._count, self._at_once])
@@ -191,7 +204,7 @@ class ScanWriter:
             # Only a row of one warp shares nothing with the others of its block.
             self._side_by_side = min(THREADS // WARP, self.rows)
         count = as_expr(product([self.rows, self.pieces]))
-        self.partial = tirx.decl_buffer((count,), self.wide, f"{self._name}_of_pieces")
+        self.partial = Held.of(self.carried, _memory, count, self.name, "_of_pieces")
 
     @property
     def has_pieces(self) -> bool:
@@ -272,10 +285,10 @@ class ScanWriter:
         is_there = self._is_there(vector.first)
         if is_there is None:
             return body
-        values, zero = self._values(writer), self.reduction.start
+        values = self._values(writer)
 
         def clear(n: ir.Expr) -> Statements:
-            return [tirx.BufferStore(values, zero, [vector.kept + n])]
+            return values.begin(vector.kept + n)
 
         return [*each("lane", self.width, clear), *guarded(is_there, body)]
 
@@ -299,9 +312,20 @@ class ScanWriter:
 
         return first, [*body, *each("turn", self.turns, of_turn)]
 
-    def _values(self, writer: Writer) -> tirx.Var:
+    def _computed(self, writer: Writer) -> list[Callable[[Vector], Statements]]:
+        """What computes the blocks, of which those that are scanned stay in registers."""
+        scanned = range(self.place, self._after)
+        blocks = enumerate(writer.program.blocks)
+        return [writer.pointwise(block, n in scanned) for n, block in blocks]
+
+    def _values(self, writer: Writer) -> Held:
         """Where the numbers are that are scanned."""
-        return writer.value(writer.program.blocks[self.place])
+        scanned = writer.program.blocks[self.place : self._after]
+        return Held(self.operator, tuple(map(writer.value, scanned)))
+
+    def _registers(self, writer: Writer, operator: Operator, ending: str) -> Held:
+        """Those of a thread for what is combined once."""
+        return Held.of(operator, writer.allocate, 1, self.name, ending)
 
     def _totals(self, ids: dict[str, ir.Expr]) -> Statements:
         """What a thread does for the total of its piece."""
@@ -310,64 +334,78 @@ class ScanWriter:
         own = [replace(block, is_result=False) for block in self.program.blocks]
         writer = self._writer(replace(self.program, blocks=tuple(own)), row)
         loaded = writer.load_of_rows()
-        before_it = [writer.pointwise(block) for block in own[: self.place + 1]]
+        before_it = self._computed(writer)[: self._after]
         values = self._values(writer)
-        total = writer.allocate(1, self.wide, f"{self._name}_of_piece")
-        some = writer.allocate(1, self.dtype, f"{self._name}_of_step")
+        total = self._registers(writer, self.carried, "_of_piece")
+        some = self._registers(writer, self.operator, "_of_step")
         count = self.width * self.turns
+
+        def take(n: ir.Expr) -> Statements:
+            return some.put(self.operator.join(some.at(), values.at(n + 1)))
 
         def step(n: ir.Expr) -> Statements:
             _, body = self._taken(writer, (piece, n, lane), before_it)
-            take, add = adding(self.reduction, some), adding(self.carried, total)
-            body += [tirx.BufferStore(some, tirx.BufferLoad(values, [number(0)]), [number(0)])]
-            if count > 1:
-                body += each(LANE, count - 1, lambda i: take(tirx.BufferLoad(values, [i + 1])))
-            return body + add(only(some).astype(self.wide))
+            body += some.put(values.at(number(0)))
+            body += each(LANE, count - 1, take) if count > 1 else []
+            return body + total.put(self.carried.join(total.at(), self.carried.cast(some.at())))
 
         # No piece starts from what the last one has.
         steps = tirx.Select(
             piece + number(1) < as_expr(self._count), as_expr(self._steps), number(0)
         )
-        team = Team(self.threads, lane, True, writer.allocations)
         body = [
             *loaded,
-            start(self.carried, total),
+            *total.begin(),
             *each("step", steps, step, tirx.ForKind.SERIAL),
-            *team.combine((self.carried, total)),
+            *self._of_all(writer, lane, total),
         ]
-        put = store(self.partial, only(total), row * as_expr(self._count) + piece)
-        body += guarded(tirx.EQ(lane, number(0)), [put])
+        put = self.partial.put(total.at(), row * as_expr(self._count) + piece)
+        body += guarded(tirx.EQ(lane, number(0)), put)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
+    def _of_all(self, writer: Writer, lane: ir.Expr, total: Held) -> Statements:
+        """What gives each thread what all threads of a piece have together."""
+        team = Team(self.threads, lane, True, writer.allocations)
+        return team.merge(total.part(self.name, self._registers(writer, self.carried, "_other")))
+
     def _before_piece(
-        self, row: ir.Expr, piece: ir.Expr, lane: ir.Expr, carry: tirx.Var, team: Team
+        self, writer: Writer, place: tuple[ir.Expr, ir.Expr, ir.Expr], carry: Held
     ) -> Statements:
-        """What the pieces before a thread's have together."""
+        """What the pieces before a thread's have together.
+
+        Args:
+            writer: of the thread.
+            place: the row, the piece and the thread.
+            carry: where to have it.
+        """
         if not self.has_pieces:
             return []
-        add = adding(self.carried, carry)
+        row, piece, lane = place
+        part = carry.part(self.name, self._registers(writer, self.carried, "_other"))
 
         def take(step: ir.Expr) -> Statements:
             other = step * number(self.threads) + lane
-            value = tirx.BufferLoad(self.partial, [row * as_expr(self._count) + other])
-            return guarded(other < piece, add(value))
+            given = self.partial.at(row * as_expr(self._count) + other)
+            return guarded(other < piece, part.take(given))
 
         return [
             *each("step", parts(self._count, self.threads), take, tirx.ForKind.SERIAL),
-            *team.combine((self.carried, carry)),
+            *self._of_all(writer, lane, carry),
         ]
 
     def _scan(self, ids: dict[str, ir.Expr]) -> Statements:
         """What a thread does for the results of its piece."""
-        lane, name = ids["threadIdx.x"], self._name
+        lane = ids["threadIdx.x"]
         row, piece, is_row = self._place(ids)
         writer = self._writer(self.program, row, is_row)
         loaded = writer.load_of_rows()
-        blocks = [writer.pointwise(block) for block in self.program.blocks]
-        before_it, after_it = blocks[: self.place + 1], blocks[self.place + 1 :]
+        blocks = self._computed(writer)
+        before_it, after_it = blocks[: self._after], blocks[self._after :]
         carries = self.has_pieces or self._has_steps
-        carry = writer.allocate(1, self.wide, f"{name}_carry") if carries else None
-        running = Running(writer, name, self.reduction, lane, self.threads // WARP, self.turns)
+        carry = self._registers(writer, self.carried, "_carry") if carries else None
+        warps = self.threads // WARP
+        running = Running(writer, self.name, self.operator, lane, warps, self.turns)
+        values = self._values(writer)
 
         def step(n: ir.Expr) -> Statements:
             first, body = self._taken(writer, (piece, n, lane), before_it)
@@ -376,31 +414,29 @@ class ScanWriter:
             body += each("turn", self.turns, lambda turn: finish(first, turn))
             if carry is not None and self._has_steps:
                 whole, given = running.whole()
-                total = running.combined(only(carry), whole.astype(self.wide))
-                body += [*given, tirx.BufferStore(carry, total, [number(0)])]
+                total = self.carried.join(carry.at(), self.carried.cast(whole))
+                body += [*given, *carry.put(total)]
             return body
 
         def finish(first: ir.Expr, turn: ir.Expr) -> Statements:
             before, body = running.before, running.start(turn)
             if carry is not None:
-                whole = running.combined(only(carry), only(before).astype(self.wide))
-                body += [tirx.BufferStore(before, whole.astype(self.dtype), [number(0)])]
-            vector, values = self._vector(first, turn), self._values(writer)
+                whole = self.carried.join(carry.at(), self.carried.cast(before.at()))
+                body += before.put(self.operator.cast(whole))
+            vector = self._vector(first, turn)
 
             def one(n: ir.Expr) -> Statements:
                 at = vector.kept + n
-                value = running.combined(only(before), tirx.BufferLoad(values, [at]))
-                return [tirx.BufferStore(values, value, [at])]
+                return values.put(self.operator.join(before.at(), values.at(at)), at)
 
             done = each(LANE, self.width, one)
             done += [stmt for part in after_it for stmt in part(vector)]
             return body + guarded(self._is_there(vector.first), by_lane(done, self.width))
 
-        team = Team(self.threads, lane, True, writer.allocations)
         body = list(loaded)
         if carry is not None:
-            body += [start(self.carried, carry)]
-            body += self._before_piece(row, piece, lane, carry, team)
+            body += carry.begin()
+            body += self._before_piece(writer, (row, piece, lane), carry)
         body += each("step", self._steps, step, tirx.ForKind.SERIAL)
         return [*map(tirx.AllocBuffer, writer.allocations), *body]
 
@@ -409,17 +445,13 @@ class ScanWriter:
         first, values = turn * number(self.width), self._values(writer)
 
         def follow(n: ir.Expr) -> Statements:
-            places = [first + self._lane(i) for i in (n, n + 1)]
-            own = [tirx.BufferLoad(values, [i]) for i in places]
-            return [tirx.BufferStore(values, running.combined(*own), places[1:])]
+            before, at = (first + self._lane(i) for i in (n, n + 1))
+            return values.put(self.operator.join(values.at(before), values.at(at)), at)
 
         body = each("lane", self.width - 1, follow) if self.width > 1 else []
-        last = tirx.BufferLoad(values, [first + self._lane(self.width - 1)])
-        return body + running.of_thread(turn, last)
+        return body + running.of_thread(turn, values.at(first + self._lane(self.width - 1)))
 
 
-def _reduction(scan: RowScan, dtype: str) -> Block:
-    """What a scan does with numbers, in a dtype."""
-    total = tirx.decl_buffer((number(1),), dtype, f"{scan.source.name}_so_far")
-    begin = scan.start.astype(dtype)
-    return Block(tirx.BufferStore(total, begin, [number(0)]), False, scan.combine, begin, False)
+def _memory(count: ir.Expr, dtype: str, name: str) -> tirx.Var:
+    """What one kernel leaves for another."""
+    return tirx.decl_buffer((count,), dtype, name)

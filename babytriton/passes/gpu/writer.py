@@ -217,12 +217,17 @@ class Writer:
         """An expression of the block that has no elements in it."""
         return self._replaced(block, expr, None, [])
 
-    def pointwise(self, block: Block) -> Callable[[Vector], Statements]:
-        """What computes, and stores, the block's values of a vector."""
+    def pointwise(self, block: Block, keeps: bool = False) -> Callable[[Vector], Statements]:
+        """What computes, and stores, the block's values of a vector.
+
+        Args:
+            block: that.
+            keeps: whether the values stay in registers also where no other block reads them.
+        """
         target = self.program.access(block, block.store) if block.is_result else None
         if target is not None and not (self._fits(target) and self._beside == self.width):
             target = None
-        is_kept = self.program.is_passed_on(block)
+        is_kept = keeps or self.program.is_passed_on(block)
         values: tirx.Var | None = None
         if is_kept:
             values = self.allocate(self.count, block.dtype, f"{block.buffer.name}_part")
