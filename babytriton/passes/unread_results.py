@@ -37,8 +37,10 @@ def _read(function: relax.Function, functions: dict[ir.GlobalVar, ir.BaseFunc]) 
     blocks = list(function.body.blocks)
     for number, block in enumerate(blocks):
         parts = parts_in(block)
+        if not parts:
+            continue
         readers = [var for binding in block.bindings for var in read_by(binding)]
-        found: dict[relax.Var, relax.Expr] = {}
+        found: dict[relax.Var, relax.Binding | None] = {}
         for binding in block.bindings:
             own, value = parts.get(binding.var, {}), getattr(binding, "value", None)
             is_whole = not isinstance(binding.var, relax.DataflowVar)
