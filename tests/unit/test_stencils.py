@@ -169,3 +169,14 @@ def test_steps_of_a_stencil_that_read_more_and_more_go_through_memory() -> None:
 def test_processors_compute_functions_once() -> None:
     source = bt.jit("cpu")(taps).lower(X).compile().source("tir")
     assert source.count("sigmoid(") == 1
+
+
+def test_what_is_certain_is_not_asked() -> None:
+    images = torch.empty(8, 1024, 1024, device="meta")
+    compiled = bt.jit(bt.Target("cuda", arch="sm_90"))(laplace).lower(images).compile()
+    source = compiled.source("cuda")
+    # In the middle of a padded image all columns are inside, and the rows but the first and last.
+    assert "thread * 4 + lane + 1 < 1025" not in source
+    assert "(block & 1023) + 1" not in source
+    # Rows above and below are read in vectors.
+    assert source.count("(const float4*)(x + block * 1024 + vector * 512 + thread * 4 - 1024)") == 2

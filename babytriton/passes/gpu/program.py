@@ -16,6 +16,7 @@ from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import is_one, is_output, same_extents, uses
 from babytriton.passes.forms import is_own_place
 from babytriton.passes.gpu.accesses import Access, is_inside, is_of_lanes, loads_made, with_names
+from babytriton.passes.gpu.certain import without_certain
 from babytriton.passes.gpu.extents import Axis, Extent, is_multiple, position, product
 from babytriton.passes.gpu.writing import VECTOR, item_bytes, number
 from babytriton.passes.nests import at_zero, is_equal, offset
@@ -309,6 +310,7 @@ def _block(
     named = {var: number(0) for var, is_unit in axes if is_unit}
     named |= {var: own for var, (own, _) in zip(sized, [*rows, *elements])}
     store = tvm_ffi.structural_map(store, (ir.Var, lambda var: named.get(var, var)))
+    store = without_certain(store, [*rows, *elements])
     combine = start = None
     if info.is_reduction():
         if type(store.value) not in _COMBINES or not isinstance(block.init, tirx.BufferStore):
