@@ -213,13 +213,13 @@ def without_marks(mod: IRModule) -> IRModule:
 
 
 def apart(mod: IRModule) -> IRModule:
-    """A module whose kernels call no two of their tensors the same."""
+    """A module of scheduled functions that call no two tensors in memory the same."""
     functions = dict(mod.functions_items())
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
             is_in_blocks = isinstance(func.body, s_tir.SBlockRealize)
             inner = list(func.body.block.alloc_buffers) if is_in_blocks else []
-            renamed = _apart([*func.params, *inner])
+            renamed = _apart([*func.params, *(x for x in inner if x.scope() == "global")])
             functions[var] = with_vars(func, renamed) if renamed else func
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 

@@ -167,7 +167,7 @@ def fuse(
     mod = names.with_results(mod, returned)
     mod = without_duplicates(results_as_arguments(mod, results))
     mod = kernel_names.named(mod)
-    mod = names.apart(names.without_marks(forms.attached(mod) if kind == "cuda" else mod))
+    mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     return whole_rows.marked(updates.parts_in_place(mod, written))
 
 
@@ -183,8 +183,8 @@ def fuse_and_schedule(
         results: those that may lie as its arguments do.
     """
     mod = devices.place(fuse(devices.cross_once(mod), target, written, results))
-    scheduled = as_parts(schedule_kernels(mod, target, written), results.entry)
-    return typed_by_calls(scheduled)
+    scheduled = names.apart(schedule_kernels(mod, target, written))
+    return typed_by_calls(as_parts(scheduled, results.entry))
 
 
 def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:
