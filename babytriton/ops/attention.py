@@ -104,6 +104,20 @@ def _by_parts(
     return result.reshape(*query.shape[:-1], value.shape[-1]) if ours else result
 
 
+def _in_projection_packed(
+    site: Site, q: Any, k: Any, v: Any, w: Any, b: Any | None = None
+) -> tuple[Any, ...]:
+    """Queries, keys and values of three tensors: a product for each that is another one."""
+    weights, biases = w.chunk(3), (None,) * 3 if b is None else b.chunk(3)
+    if not k.expr.same_as(v.expr):
+        return tuple(map(F.linear, (q, k, v), weights, biases))
+    if q.expr.same_as(k.expr):
+        return tuple(F.linear(q, w, b).chunk(3, -1))
+    width = q.shape[-1]
+    both = F.linear(k, w[width:], None if b is None else b[width:])
+    return F.linear(q, weights[0], biases[0]), *both.chunk(2, -1)
+
+
 def _keep(device: torch.device, dtype: torch.dtype, query: Any, key: Any) -> None:
     """Nothing, where torch's attention is no faster: it keeps no scores in memory."""
     keep_product_on(
@@ -229,5 +243,11 @@ ROWS: tuple[Op, ...] = (
         (F.scaled_dot_product_attention,),
         _scaled_dot_product_attention,
         derive=_by_parts,
+    ),
+    Op(
+        "in_projection_packed",
+        (vars(F)["_in_projection_packed"],),
+        _in_projection_packed,
+        by_parts=True,
     ),
 )

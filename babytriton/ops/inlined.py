@@ -13,7 +13,7 @@ def _inlined(name: str, *functions: str) -> Op:
 
 ROWS: tuple[Op, ...] = (
     _inlined("multi_head_attention_forward", "multi_head_attention_forward"),
-    _inlined("in_projection", "_in_projection", "_in_projection_packed"),
+    _inlined("in_projection", "_in_projection"),
     _inlined("canonical_mask", "_canonical_mask"),
     _inlined("gumbel_softmax", "gumbel_softmax"),
     _inlined("multilabel_soft_margin_loss", "multilabel_soft_margin_loss"),

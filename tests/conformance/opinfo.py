@@ -44,6 +44,13 @@ PARTLY: dict[str, str] = {
 }
 """Entries some of whose samples must be refused, for this reason; the others are tried."""
 
+SMALLER: dict[str, str] = {
+    "nn.functional.multi_head_attention_forward": (
+        "its scores are of the order of 1e5: a softmax makes first digits of what is rounded there"
+    ),
+}
+"""Entries whose numbers are taken a tenth as large, each with its reason."""
+
 SEEDED = torch.default_generator
 """Seeded alone: ``torch.manual_seed`` writes down a stack trace for each device to come."""
 
@@ -78,6 +85,7 @@ class Entry:
         for dtype in (*ALL_SAMPLES, *ONE_SAMPLE):
             if dtype in self.info.dtypes:
                 samples = self.info.sample_inputs("cpu", dtype, requires_grad=False)
+                samples = map(_smaller, samples) if str(self) in SMALLER else samples
                 yield from itertools.islice(samples, None if dtype in ALL_SAMPLES else 1)
 
     def first_samples(self, count: int) -> list[Any]:
@@ -182,6 +190,12 @@ def _expected(entry: Entry, samples: list[Any]) -> Expected | None:
         return None
     leaves = [leaf for leaf in flatten(expected.leaves) if isinstance(leaf, torch.Tensor)]
     return expected if all(find_dtype(leaf.dtype) for leaf in leaves) else None
+
+
+def _smaller(sample: Any) -> Any:
+    return sample.transform(
+        lambda x: x / 10 if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    )
 
 
 def _own(sample: Any) -> Any:

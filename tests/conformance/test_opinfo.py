@@ -20,6 +20,7 @@ PARTS = {
     "nn.functional.max_pool1d": 12,
     "nn.functional.max_pool2d": 18,
     "nn.functional.max_pool3d": 6,
+    "nn.functional.multi_head_attention_forward": 12,
     "searchsorted": 3,
 }
 

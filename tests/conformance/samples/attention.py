@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from tests.conformance.sample import Sample, t
 
+FULL = (torch.float32, torch.float64)
 BOOL = torch.bool
 
 
@@ -49,5 +50,13 @@ SAMPLES = (
         "scaled_dot_product_attention",
         lambda *xs: F.scaled_dot_product_attention(*xs),
         (t(7, 8), t(9, 8), t(9, 8)),
+    ),
+    *(
+        Sample("in_projection_packed", fn, (t(3, 8), t(5, 8), t(24, 8), t(24)), FULL)
+        for fn in (
+            lambda x, y, w, b: F._in_projection_packed(x, x, x, w, b),
+            lambda x, y, w, b: F._in_projection_packed(x, y, y, w, b),
+            lambda x, y, w, b: F._in_projection_packed(x, y, y * 2, w),
+        )
     ),
 )

@@ -38,12 +38,6 @@ SAMPLES = (
     ),
     Sample(
         "in_projection",
-        lambda q, k, v, w: F._in_projection_packed(q, k, v, w),
-        (t(3, 8), t(5, 8), t(5, 8), t(24, 8)),
-        FULL,
-    ),
-    Sample(
-        "in_projection",
         lambda q, k, wq, wk: F._in_projection(q, k, k, wq, wk, wk),
         (t(3, 8), t(5, 8), t(8, 8), t(8, 8)),
         FULL,
