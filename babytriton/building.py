@@ -82,9 +82,9 @@ def of_source(mod: IRModule, target: Target) -> Iterator[None]:
     Raises:
         RuntimeError: there is no code for something that a kernel does.
     """
-    if _has_branches(mod):
-        why = "a condition of the run time chooses between its kernels, which the host would ask"
-        raise errors.NoKernelSource(None, target.kind, why).error()
+    asked = _asked_for(mod)
+    if asked is not None:
+        raise errors.NoKernelSource(None, target.kind, asked).error()
     for name in missing(mod, target.kind):
         raise errors.NoKernelSource(None, target.kind, f"it has no {name}").error()
     try:
@@ -96,13 +96,16 @@ def of_source(mod: IRModule, target: Target) -> Iterator[None]:
         raise errors.NoKernelSource(None, target.kind, reason).error() from error
 
 
-def _has_branches(mod: IRModule) -> bool:
-    """Whether what is computed is asked, while a program runs, for what to run next."""
+def _asked_for(mod: IRModule) -> str | None:
+    """What the host would have to do between the kernels of a program, if anything."""
     functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    if relax.analysis.detect_recursion(mod):  # as loops are, each step of which is a call
+        return "a loop calls its kernels at each step, which the host would do"
     blocks = [block for func in functions for block in getattr(func.body, "blocks", ())]
     bindings = [binding for block in blocks for binding in block.bindings]
-    is_asked = any(isinstance(getattr(x, "value", None), relax.If) for x in bindings)
-    return len(functions) > 1 or is_asked
+    if any(isinstance(getattr(x, "value", None), relax.If) for x in bindings):
+        return "a condition of the run time chooses between its kernels, which the host would ask"
+    return None
 
 
 _INTRINSIC = re.compile(r'name="tirx\.(\w+)"')

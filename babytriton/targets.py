@@ -190,8 +190,9 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
     device: dict[str, object] = {"kind": target.kind, **_LIMITS[target.kind]}
     if target.kind == "rocm":
         # Where a barrier of the hardware leaves stores on their way, LLVM waits for none before it:
-        # that is told it by fences, which TVM does not write.
-        device["mattr"] = ["-back-off-barrier"]
+        # that is told it by fences, which TVM does not write. And sums of products of bytes that
+        # are bytes themselves, it turns into instructions for sums of int32, and crashes.
+        device["mattr"] = ["-back-off-barrier", "-dot1-insts", "-dot7-insts"]
     if target.kind == "cuda" and arch is not None and int(re.sub(r"\D", "", arch)) < BFLOAT16:
         # CUDA has bfloat16 for all, whose arithmetic is float's. TVM would take it apart into
         # integers, and vectors of these that CUDA has not.

@@ -159,6 +159,15 @@ def test_amd_shares_memory_by_its_own_addresses() -> None:
         assert not stores or waits[-1] > stores[-1]
 
 
+@pytest.mark.parametrize("arch", ["gfx906", "gfx90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_amd_adds_products_of_bytes(arch: str, dtype: torch.dtype) -> None:
+    x = torch.ones(32, 64, dtype=dtype)
+    compiled = bt.jit(bt.Target("rocm", arch=arch))(lambda x, y: x @ y.T).lower(x, x).compile()
+    assert "mul <16 x i8>" in compiled.source()
+    assert "v_dot" not in compiled.source("asm")
+
+
 def test_amd_has_functions_of_all_digits() -> None:
     x = torch.ones(8)
     source = source_of("rocm", lambda x, y: torch.sin(x) + torch.cos(x) + x**y, x, x)
@@ -187,6 +196,12 @@ def test_they_are_not_run(kind: str) -> None:
         bt.jit(kind)(lambda x: x + 1)(x)
 
 
+def _halved(x: torch.Tensor) -> torch.Tensor:
+    while x.sum() > 1:
+        x = x * 0.5
+    return x
+
+
 def test_what_a_language_lacks() -> None:
     with pytest.raises(RuntimeError, match=r"BT211.*metal.*\n.*it has no `lgamma`"):
         bt.jit("metal")(lambda x: torch.lgamma(x)).lower(torch.ones(3)).compile()
@@ -197,6 +212,10 @@ def test_what_a_language_lacks() -> None:
     for kind in KINDS:
         lowered = bt.jit(kind)(lambda x: x + 1 if x.sum() > 0 else x - 1).lower(torch.ones(3))
         with pytest.raises(RuntimeError, match=r"BT211.*\n.*chooses between its kernels"):
+            lowered.compile()
+    for kind in KINDS:
+        lowered = bt.jit(kind)(_halved).lower(torch.ones(64, 64))
+        with pytest.raises(RuntimeError, match=r"BT211.*\n.*a loop calls its kernels"):
             lowered.compile()
     with pytest.raises(RuntimeError, match=r"BT211.*rocm.*\n.*it has no `float64`"):
         bt.jit("rocm")(lambda x: torch.exp(x)).lower(torch.ones(3).double()).compile()
