@@ -13,10 +13,11 @@ from babytriton.frontend.signature import (
     Spec,
     TensorSpec,
 )
+from babytriton.ops import autocast
 
 
 def differences(now: Signature, before: Signature, covered: Signature) -> list[str]:
-    """How the arguments of a call differ from those of another.
+    """How the arguments of a call, and what autocast is set to, differ from those of another.
 
     Args:
         now: the arguments.
@@ -25,7 +26,11 @@ def differences(now: Signature, before: Signature, covered: Signature) -> list[s
             are symbolic in it.
     """
     specs = zip(now.names, now.specs, before.specs, covered.specs)
-    return [text for name, *each in specs for text in _differ(name, *each)]
+    found = [text for name, *each in specs for text in _differ(name, *each)]
+    if now.autocast != before.autocast:
+        states = map(autocast.text, (now.autocast, before.autocast))
+        found.append("torch.autocast: {}, before {}".format(*states))
+    return found
 
 
 def changes(guards: Iterable[Guard]) -> list[str]:
@@ -48,6 +53,10 @@ def _lying(spec: TensorSpec) -> str:
     return "in memory as contiguous tensors are" if spec.format is None else str(spec.format)
 
 
+def _recording(spec: TensorSpec) -> str:
+    return "with its gradient recorded" if spec.requires_grad else "without"
+
+
 def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
     if isinstance(now, TensorSpec) and isinstance(before, TensorSpec):
         if not (isinstance(covered, TensorSpec) and covered.type.covers(now.type)):
@@ -56,6 +65,9 @@ def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
             yield f"argument {path}: {_lying(now)}, before {_lying(before)}"
         if now.device != before.device:
             yield f"argument {path}: on {now.device}, before on {before.device}"
+        if now.requires_grad != before.requires_grad:
+            states = [_recording(spec) for spec in (now, before)]
+            yield "argument {}: {}, before {}".format(path, *states)
     elif isinstance(now, SequenceSpec) and isinstance(before, SequenceSpec):
         if now.kind is not before.kind or len(now.items) != len(before.items):
             yield f"argument {path}: {now}, before {before}"

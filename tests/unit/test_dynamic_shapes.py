@@ -367,6 +367,9 @@ f(torch.ones(9, 4), 3)
 f(torch.ones(9, 4).double(), 3)
 SCALE = 4.0
 f(torch.ones(9, 4), 3)
+f(torch.ones(9, 4).requires_grad_(), 3)
+with torch.autocast("cpu"):
+    f(torch.ones(9, 4), 3)
 """
 
 
@@ -384,6 +387,11 @@ def test_the_log_says_why_a_function_was_compiled(tmp_path: Path) -> None:
         ("f(x: f32[x_0, 4], k: 3)", "argument k: 3, before 2"),
         ("f(x: f64[x_0, 4], k: 3)", "argument x: f64[9, 4], before f32[9, 4]"),
         ("f(x: f32[x_0, 4], k: 3)", "captured SCALE: 4.0, before 2.0"),
+        (
+            "f(x: f32[x_0, 4], k: 3)",
+            "argument x: with its gradient recorded, before without",
+        ),
+        ("f(x: f32[x_0, 4], k: 3)", "torch.autocast: bfloat16 on cpu, before off"),
     )
     assert len(lines) == len(expected)
     for line, (what, why) in zip(lines, expected):
