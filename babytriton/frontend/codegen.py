@@ -163,7 +163,12 @@ class CodeGenerator(Loops, Contexts, Texts):
                 result = step
             else:
                 result = self.both(node, torch.logical_and, result, step)
-            if not isinstance(result, Value) and not result:
+            is_last = i + 1 == len(node.ops)
+            if (
+                not is_last
+                and not isinstance(result, Value)
+                and not self.python(node, bool, result)
+            ):
                 return result
             left = right
         return result

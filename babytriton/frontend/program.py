@@ -20,6 +20,7 @@ from babytriton.frontend.grown import Grown
 from babytriton.frontend.iteration import Numbered
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import TensorSpec, records
+from babytriton.frontend.snapshots import is_array
 from babytriton.frontend.state import State
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import TorchCall
@@ -419,7 +420,8 @@ class Program:
             raise
         except IllTyped as error:
             if isinstance(error, NeedsData):
-                self.fail(errors.DataDependent.of_call(span, what))
+                instead = _AS_TENSOR if any(map(is_array, _listed(operands))) else None
+                self.fail(errors.DataDependent.of_call(span, what, instead))
             types = _and([describe(operand) for operand in _listed(operands)])
             why = " ".join(str(error).split()) or "torch refuses them"
             self.fail(errors.OperandsDoNotFit(span, what, types or "these arguments", why))
@@ -445,6 +447,9 @@ class Program:
             self.fail(errors.TooDeep(span, what, len(self.trail)))
         finally:
             self.builder.span = before
+
+
+_AS_TENSOR = "NumPy would compute this, of its array: make that a tensor, torch.as_tensor(array)"
 
 
 def _spelled(text: str) -> str:

@@ -115,6 +115,11 @@ def _tensor(site: Site, data: Any, **_: Any) -> Any:
     return relax.const(made.item(), _name(site)) if site.shape == () else constant(made)
 
 
+def _type_of_array(array: Any) -> torch.Tensor:
+    """The tensor of an array as a meta tensor; torch has no such one for memory of NumPy's."""
+    return torch.from_numpy(array).to("meta")
+
+
 def _by_class(site: Site, *given: Any, **_: Any) -> Any:
     """What a class of tensors makes of numbers, or of sizes: then torch leaves the values open."""
     return _tensor(site, *given) if _are_numbers(given) else _zeros(site)
@@ -200,11 +205,12 @@ ROWS: tuple[Op, ...] = (
     Op("triu_indices", (torch.triu_indices,), _evaluated(torch.triu_indices)),
     Op(
         "tensor",
-        (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy),
+        (torch.tensor, torch.as_tensor, torch.asarray),
         _tensor,
         scalars=True,
         gradient=stops,
     ),
+    Op("from_numpy", (torch.from_numpy,), _tensor, meta=_type_of_array, gradient=stops),
     *(
         Op(cls.__name__, (cls,), _by_class, meta=_type_by_class(dtype), gradient=stops)
         for cls, dtype in _CLASSES.items()

@@ -245,6 +245,15 @@ def test_methods_of_arrays_are_watched() -> None:
     checked(found, X)
 
 
+def test_arrays_are_compared_as_in_python() -> None:
+    numbers = np.array([1.0, 2.0, 4.0])
+    x = torch.ones(3)
+    found = bt.jit("cpu")(lambda x: x * (numbers > 1.5).sum())
+    torch.testing.assert_close(found(x), x * 2)
+    with pytest.raises(bt.CompileError, match="truth value of an array"):
+        bt.jit("cpu")(lambda x: x * (1 < numbers < 3).sum())(x)
+
+
 def test_rates_of_schedules_are_watched() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=8.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)

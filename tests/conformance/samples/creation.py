@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.conformance.sample import ALL, FLOATS, NUMBERS, Sample, t
 
 F32 = (torch.float32,)
+ARRAY = np.array([[1.5, 2.0, 3.0]], dtype=np.float32)
 EACH = (torch.float32, torch.bfloat16, torch.int32, torch.bool)
 
 
@@ -49,6 +51,7 @@ SAMPLES = (
     Sample("triu_indices", lambda x: (x, torch.triu_indices(5, 4, offset=-1)), (t(1),), F32),
     Sample("tensor", lambda x: x * torch.tensor([[1, 2, 3], [4, 5, 6]]), (t(2, 3),), ALL),
     Sample("tensor", lambda x: x + torch.as_tensor(2.5), (t(2, 3),), EACH),
+    Sample("from_numpy", lambda x: x * torch.from_numpy(ARRAY), (t(2, 3),), FLOATS),
     Sample("tensor", lambda x: (x, torch.tensor([True, False])), (t(1),), F32),
     Sample("tensor", lambda x, s: x * torch.tensor(s), (t(2, 3), 0.3), FLOATS),
     Sample("Tensor", lambda x: x * torch.Tensor([1.5, 2.0, 3.0]), (t(2, 3),), FLOATS),
