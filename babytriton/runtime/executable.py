@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,12 @@ from babytriton.targets import Target, tvm_target
 
 # TVM's passes and code generators share state: two threads compiling at once crash.
 COMPILE_LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a copy of a process without the thread that would unlock it
+    os.register_at_fork(
+        before=COMPILE_LOCK.acquire,
+        after_in_parent=COMPILE_LOCK.release,
+        after_in_child=COMPILE_LOCK.release,
+    )
 
 
 @contextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +86,44 @@ def test_calls_from_several_threads_at_once(threads):
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+FORKED = """
+import os, signal, threading, time
+import torch
+import babytriton as bt
+from babytriton.runtime.executable import COMPILE_LOCK
+
+torch.set_num_threads(1)
+started = threading.Event()
+
+@bt.jit("cpu")
+def f(x):
+    return x * 2 + 1
+
+def compile_for_long():
+    with COMPILE_LOCK:
+        started.set()
+        time.sleep(1)
+
+threading.Thread(target=compile_for_long).start()
+started.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    x = torch.arange(6.0)
+    os._exit(0 if torch.equal(f(x), x * 2 + 1) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_process_forked_beside_a_compile_compiles(tmp_path: Path):
+    path = tmp_path / "forked.py"
+    path.write_text(FORKED)
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_other_users_of_tvm_keep_its_threads():
