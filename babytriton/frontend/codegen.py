@@ -157,19 +157,14 @@ class CodeGenerator(Loops, Contexts, Texts):
         left = self.visit(node.left)
         result: Any = None
         for i, (op, comparator) in enumerate(zip(node.ops, node.comparators)):
+            if i > 0 and not isinstance(result, Value) and not self.condition(node, result):
+                return result
             right = self.visit(comparator)
             step = self._compare(node, op, left, right)
             if i == 0 or not isinstance(result, Value):
                 result = step
             else:
                 result = self.both(node, torch.logical_and, result, step)
-            is_last = i + 1 == len(node.ops)
-            if (
-                not is_last
-                and not isinstance(result, Value)
-                and not self.python(node, bool, result)
-            ):
-                return result
             left = right
         return result
 

@@ -28,8 +28,8 @@ def differences(now: Signature, before: Signature, covered: Signature) -> list[s
     specs = zip(now.names, now.specs, before.specs, covered.specs)
     found = [text for name, *each in specs for text in _differ(name, *each)]
     if now.autocast != before.autocast:
-        states = map(autocast.text, (now.autocast, before.autocast))
-        found.append("torch.autocast: {}, before {}".format(*states))
+        is_now, was = (autocast.text(each.autocast) for each in (now, before))
+        found.append(f"torch.autocast: {is_now}, before {was}")
     return found
 
 
@@ -66,8 +66,7 @@ def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
         if now.device != before.device:
             yield f"argument {path}: on {now.device}, before on {before.device}"
         if now.requires_grad != before.requires_grad:
-            states = [_recording(spec) for spec in (now, before)]
-            yield "argument {}: {}, before {}".format(path, *states)
+            yield f"argument {path}: {_recording(now)}, before {_recording(before)}"
     elif isinstance(now, SequenceSpec) and isinstance(before, SequenceSpec):
         if now.kind is not before.kind or len(now.items) != len(before.items):
             yield f"argument {path}: {now}, before {before}"

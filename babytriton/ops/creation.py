@@ -116,7 +116,7 @@ def _tensor(site: Site, data: Any, **_: Any) -> Any:
 
 
 def _type_of_array(array: Any) -> torch.Tensor:
-    """The tensor of an array as a meta tensor; torch has no such one for memory of NumPy's."""
+    """What ``torch.from_numpy`` makes, which takes no device, as a meta tensor."""
     return torch.from_numpy(array).to("meta")
 
 
