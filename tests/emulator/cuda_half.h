@@ -201,6 +201,11 @@ EMULATOR_PAIR(__nv_bfloat16, __nv_bfloat162)
 typedef __half2 half2;
 typedef __nv_bfloat162 nv_bfloat162;
 
+EMULATOR_STREAM(half)
+EMULATOR_STREAM(half2)
+EMULATOR_STREAM(nv_bfloat16)
+EMULATOR_STREAM(nv_bfloat162)
+
 inline half2 make_half2(half x, half y) { return half2(x, y); }
 inline half2 __halves2half2(half x, half y) { return half2(x, y); }
 inline half2 __float22half2_rn(float2 x) { return half2(half(x.x), half(x.y)); }

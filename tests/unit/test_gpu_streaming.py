@@ -89,6 +89,19 @@ def test_machine_code(fn) -> None:
     assert "LDG.E.EF.128" in compiled(fn, 4096, 4096).source("sass")
 
 
+def products_added_down(x):
+    y = x.float()
+    return (y * y).sum(1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_four_halves_are_streamed_as_words(dtype) -> None:
+    program = compiled(products_added_down, 8, 4096, 1152, dtype=dtype)
+    assert re.search(r"\(uint2\*\)\w+ =\s+__ldcs\(\(const uint2\*\)\(x \+ ", program.source("cuda"))
+    assert "LDG.E.EF.64" in program.source("sass")
+
+
 @pytest.mark.parametrize(
     ("fn", "shape"),
     [

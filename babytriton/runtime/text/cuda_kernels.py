@@ -61,6 +61,10 @@ _BOOLS = re.compile(
     r" *(\w+)\[(?:\((.*) \+ \2\)|\2)\] = (\w+)\[(?:\((.*) \+ \2\)|\2)\];\n *\}\n",
     re.M,
 )
+# What TVM calls four halves, and a move of these.
+_FOUR = r"(?:half4|nv_bfloat164)\b"
+_FOUR_HALVES = re.compile(rf"(\*\()({_FOUR})(\*\)[^;=]* = \*\((?:const )?)\2(\*\)[^;=]*;)")
+
 _BYTES = {"2": "ushort", "4": "uint", "8": "uint2", "16": "uint4"}
 
 
@@ -196,7 +200,7 @@ def _kernel(text: str, streamed: Set[str]) -> str:
     lines = [_line(line, types) for line in body.splitlines()]
     lines = _with_short_loops(_without_moves(lines))
     lines = [head + "{", *declared_late(lines, set(_WORD.findall(head))), ""]
-    return _with_streams(_with_constants("\n".join(lines)), streamed)
+    return _with_streams(_with_words(_with_constants("\n".join(lines))), streamed)
 
 
 def _float(bits: int) -> str:
@@ -303,12 +307,17 @@ def _with_constants(text: str) -> str:
     return head + "{\n" + body
 
 
+def _with_words(text: str) -> str:
+    """With moves of four halves as such of words: CUDA has no type of four, nor loads of it."""
+    return _FOUR_HALVES.sub(r"\1uint2\3uint2\4", text)
+
+
 def _with_streams(text: str, names: Set[str]) -> str:
     """With loads by which nothing stays in caches, of parameters that are only read."""
     head, brace, body = text.partition("{\n")
     for type_, name in _POINTER.findall(head):
         if name in names and type_.startswith("const"):
-            vector = rf"\*(\(const \w+\*\)(?:{name}\b(?!\[)|(?=\({name}\b){_GROUP}))"
+            vector = rf"\*(\(const (?!{_FOUR})\w+\*\)(?:{name}\b(?!\[)|(?=\({name}\b){_GROUP}))"
             # An index of other signs might not add up with the name as it stands.
             number = rf"(?<![\w.]){name}\[([\w +*/%()-]*)\]"
             body = re.sub(vector, r"__ldcs(\1)", body)
