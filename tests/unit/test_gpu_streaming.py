@@ -102,6 +102,17 @@ def test_four_halves_are_streamed_as_words(dtype) -> None:
     assert "LDG.E.EF.64" in program.source("sass")
 
 
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_values_of_four_halves(dtype, monkeypatch) -> None:
+    monkeypatch.setattr(streaming, "LARGE", 1)
+    x = torch.randn(2, 300, 132, generator=torch.Generator().manual_seed(0)).to(dtype)
+    program = bt.jit(target=gpu.TARGET)(products_added_down).lower(x).compile()
+    assert "__ldcs((const uint2*)" in program.source("cuda")
+    expected = (x.double() ** 2).sum(1)
+    torch.testing.assert_close(gpu.call(program, (x,)).double(), expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("fn", "shape"),
     [

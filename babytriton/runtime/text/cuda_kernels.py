@@ -61,11 +61,11 @@ _BOOLS = re.compile(
     r" *(\w+)\[(?:\((.*) \+ \2\)|\2)\] = (\w+)\[(?:\((.*) \+ \2\)|\2)\];\n *\}\n",
     re.M,
 )
+_BYTES = {"2": "ushort", "4": "uint", "8": "uint2", "16": "uint4"}
+
 # What TVM calls four halves, and a move of these.
 _FOUR = r"(?:half4|nv_bfloat164)\b"
 _FOUR_HALVES = re.compile(rf"(\*\()({_FOUR})(\*\)[^;=]* = \*\((?:const )?)\2(\*\)[^;=]*;)")
-
-_BYTES = {"2": "ushort", "4": "uint", "8": "uint2", "16": "uint4"}
 
 
 @dataclass(frozen=True)
