@@ -303,10 +303,11 @@ class Builder(TorchCalls):
 
     def overwrite(
         self, contents: relax.Expr, base: torch.Tensor, new: relax.Expr, meta: torch.Tensor
-    ) -> relax.Expr:
-        """Such a memory after what a tensor sees of it got new elements."""
+    ) -> tuple[relax.Expr, relax.Expr]:
+        """Such a memory after what a tensor sees of it got new elements, and what that sees."""
         before, part = Value(self, contents, base), Value(self, new, meta)
-        return memory.overwrite(self, before, part, meta).made
+        whole, seen = memory.overwrite(self, before, part, meta)
+        return whole.made, seen.made
 
     def after_write(
         self, seen: relax.Expr, before: relax.Expr, after: relax.Expr, meta: torch.Tensor

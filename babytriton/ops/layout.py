@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -129,6 +132,10 @@ class Box:
         return len(set(dims)) < len(dims)
 
 
+_MOST_JOINTS = 6
+"""Pairs of neighbouring dimensions that a view is taken to have merged, in some way."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the elements of a tensor lie in its storage: torch's sizes, strides and offset.
@@ -178,6 +185,50 @@ class Layout:
             inside.append(index[dim] < int64(self.shape[dim]))
         return index, tirx.all(tirx.EQ(rest, int64(0)), *inside)
 
+    def elements_of(self, base: Layout) -> Callable[[Sequence[Any]], list[Any]]:
+        """What gives the element of another layout that lies where one of its own does."""
+        for groups in base._groups():
+            merged = base._merged(groups)
+            box = self.box(merged)
+            if box is not None:
+                return partial(base._parted, groups, box)
+        return lambda index: base.index(self.position(index))[0]
+
+    def _groups(self) -> list[tuple[range, ...]]:
+        """The dimensions in groups that may be taken for one each; first each for itself.
+
+        A view may have merged them in each of the ways, which double with each pair of neighbours
+        that can be: of more than ``_MOST_JOINTS`` pairs none is.
+        """
+        last = len(self.shape) - 1
+        joints = [
+            dim
+            for dim in range(last)
+            if is_known(self.strides[dim] == self.strides[dim + 1] * self.shape[dim + 1])
+        ]
+        found = []
+        for count in range(len(joints) + 1 if len(joints) <= _MOST_JOINTS else 1):
+            for closed in combinations(joints, count):
+                ends = [dim + 1 for dim in range(last + 1) if dim not in closed]
+                found.append(tuple(range(a, b) for a, b in zip([0, *ends], ends)))
+        return found
+
+    def _merged(self, groups: Sequence[range]) -> Layout:
+        """The layout with a dimension for each group."""
+        sizes = tuple(math.prod(self.shape[dim] for dim in group) for group in groups)
+        return Layout(sizes, tuple(self.strides[group[-1]] for group in groups), self.offset)
+
+    def _parted(self, groups: Sequence[range], box: Box, index: Sequence[Any]) -> list[Any]:
+        """The element that is one of a box of the layout with a dimension for each group."""
+        found: list[Any] = []
+        for group, place in zip(groups, box.index(index)):
+            parts: list[Any] = []
+            for dim in reversed(group[1:]):
+                parts.insert(0, tirx.floormod(place, int64(self.shape[dim])))
+                place = tirx.floordiv(place, int64(self.shape[dim]))
+            found += [place, *parts]
+        return found
+
     def box(self, base: Layout) -> Box | None:
         """What it takes of each dimension of another layout, if that is a slice of each.
 
@@ -226,16 +277,11 @@ def _from_either_end(number: Any, whole: Any) -> int | None:
 
 def viewed(base: Layout, view: Layout) -> Callable[[te.Tensor], te.Tensor]:
     """The tensor expression of a view, in terms of the tensor the memory was made for."""
-
-    box = view.box(base)
+    element = view.elements_of(base)
 
     def fn(contents: te.Tensor) -> te.Tensor:
-        def element(*index: Any) -> Any:
-            if box is not None:
-                return contents(*box.index(index))
-            return contents(*base.index(view.position(index))[0])
-
-        return te.compute(tuple(map(int64, view.shape)), element, name="view")
+        shape = tuple(map(int64, view.shape))
+        return te.compute(shape, lambda *index: contents(*element(index)), name="view")
 
     return fn
 

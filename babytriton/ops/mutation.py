@@ -248,8 +248,7 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
             value = _fitted(builder, new, found.meta.ndim, owner.meta.dtype)
             builder.memory.write(owner, builder.call(put_at, (owner, item, value), {}).expr)
             return
-    # A number counts as an index: what it takes would be copied, written to, and copied back.
-    given = [isinstance(part, (Value, list, int)) for part in parts]
+    given = [isinstance(part, (Value, list)) for part in parts]
     basic = tuple(slice(None) if ours else part for ours, part in zip(given, parts))
     is_all = all(isinstance(part, slice) and part == slice(None) for part in basic)
     view = owner if is_all else builder.call(operator.getitem, (owner, basic), {})
@@ -259,7 +258,7 @@ def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) ->
     indices = [
         _index(builder, part) if ours else None
         for ours, part in zip(given, parts)
-        if ours or not isinstance(part, torch.SymInt)
+        if ours or not isinstance(part, (int, torch.SymInt))
     ]
     shaped = any(x.meta.ndim for x in indices if x is not None)
     if isinstance(new, Value) and not isinstance(new, Scalar) and shaped:

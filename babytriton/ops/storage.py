@@ -133,8 +133,10 @@ class Emits(Protocol):
     def view(self, contents: Expr, base: torch.Tensor, meta: torch.Tensor) -> Expr:
         """Emit what a tensor sees of a memory that was made for the tensor ``base``."""
 
-    def overwrite(self, contents: Expr, base: torch.Tensor, new: Expr, meta: torch.Tensor) -> Expr:
-        """Emit such a memory after what a tensor sees of it got new elements."""
+    def overwrite(
+        self, contents: Expr, base: torch.Tensor, new: Expr, meta: torch.Tensor
+    ) -> tuple[Expr, Expr]:
+        """Emit such a memory after what a tensor sees of it got new elements, and what it sees."""
 
     def after_write(self, seen: Expr, before: Expr, after: Expr, meta: torch.Tensor) -> Expr:
         """A memory that was written to through a tensor, which saw it as ``seen``."""
@@ -319,7 +321,7 @@ class Memory:
             _require_part(tensor, storage)
             if not (is_empty(tensor.meta) or Layout.of(tensor.meta).is_injective):
                 raise Mutation("several of its elements lie in one place of memory", _CLONE)
-            whole = self._builder.overwrite(storage.expr, storage.meta, new, tensor.meta)
+            whole, new = self._builder.overwrite(storage.expr, storage.meta, new, tensor.meta)
         if storage is not None:
             seen = self.read(tensor)
             whole = self._builder.after_write(seen, storage.expr, whole, storage.meta)

@@ -10,11 +10,17 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from tvm import ir, relax, tirx
 
 from babytriton.ops.sizes import is_empty
+
+if TYPE_CHECKING:
+    from babytriton.ops.layout import Layout
+    from babytriton.ops.value import Value
+    from babytriton.ops.writes import Put
 
 _PERMUTE = ir.Op.get("relax.permute_dims")
 _RESHAPE = ir.Op.get("relax.reshape")
@@ -49,6 +55,8 @@ class _Known:
         whole: what each reshaped tensor is all of.
         parts: of which contents each tensor is a part, with torch's layouts of these and of it.
         in_memory: what lies in memory whoever reads it: what products give, and torch's functions.
+        puts: the writes that each tensor is another one after.
+        written: the memory before a tensor that it holds was written to, and that tensor's layout.
     """
 
     turned: dict[relax.Expr, tuple[relax.Expr, tuple[int, ...]]] = field(default_factory=dict)
@@ -57,6 +65,8 @@ class _Known:
         default_factory=dict
     )
     in_memory: set[relax.Expr] = field(default_factory=set)
+    puts: dict[relax.Expr, Put] = field(default_factory=dict)
+    written: dict[relax.Expr, tuple[Value, Layout]] = field(default_factory=dict)
 
 
 class Views:
@@ -94,6 +104,26 @@ class Views:
     def note_in_memory(self, exprs: Iterable[relax.Expr]) -> None:
         """Take note of tensors that lie in memory whoever reads them."""
         self._known.in_memory.update(exprs)
+
+    def note_put(self, expr: relax.Expr, put: Put) -> None:
+        """Take note of a tensor that is another one after some writes."""
+        self._known.puts[expr] = put
+
+    def put(self, expr: relax.Expr) -> Put | None:
+        """The writes after which another tensor is this one."""
+        return self._known.puts.get(expr)
+
+    def note_written(self, expr: relax.Expr, contents: Value, view: Layout) -> None:
+        """Take note of a memory that was written to all through what a layout sees of it."""
+        self._known.written[expr] = contents, view
+
+    def before(self, contents: Value, view: Layout) -> Value:
+        """What a memory held before it was written to through a layout, if that was the last write.
+
+        What is written there once more takes the place of the first: all else is as it was.
+        """
+        found, seen = self._known.written.get(contents.expr, (contents, None))
+        return found if seen == view else contents
 
     def note_part(
         self, expr: relax.Expr, meta: torch.Tensor, whole: relax.Expr, base: torch.Tensor

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 
 from babytriton.ops.primfunc import nodes
+from babytriton.passes.nests import offset
 from babytriton.passes.scheduling import RULE
 from babytriton.passes.statements import has_addresses, is_number
 
@@ -50,12 +51,14 @@ class _Access:
     """A load of the parameter, or a store of the result.
 
     Attributes:
+        buffer: whose element it is.
         indices: of the element.
         path: from the kernel to the statement: loops and other statements, each with the turn it
             takes there, if there are several.
         is_store: which of the two.
     """
 
+    buffer: tirx.Var
     indices: tuple[ir.Expr, ...]
     path: tuple[Any, ...]
     is_store: bool
@@ -103,7 +106,11 @@ class _Access:
             tvm_ffi.structural_map(index, (ir.Var, lambda var: renamed.get(var, var)))
             for index in self.indices
         ]
-        return bool(tvm_ffi.structural_equal(indices, list(store.indices)))
+        if tvm_ffi.structural_equal(indices, list(store.indices)):
+            return True
+        # The whole place may stand in the last of the indices.
+        places = offset(self.buffer, indices), offset(store.buffer, list(store.indices))
+        return bool(sym.Analyzer().can_prove_equal(*places))
 
 
 @dataclass(frozen=True)
@@ -152,9 +159,9 @@ def _accesses(
         own = [stmt]
     for load in nodes(own, ir.TensorLoad):
         if load.source.same_as(contents):
-            yield _Access(tuple(load.indices), path, False)
+            yield _Access(load.source, tuple(load.indices), path, False)
     if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(out):
-        yield _Access(tuple(stmt.indices), path, True)
+        yield _Access(stmt.buffer, tuple(stmt.indices), path, True)
     is_step = not isinstance(stmt, tirx.IfThenElse)
     turns = [()] if len(inner) == 1 else [(_Turn(n, is_step),) for n in range(len(inner))]
     for turn, part in zip(turns, inner):

@@ -40,7 +40,7 @@ class Fits:
             refused = self._refused.setdefault(key, Alike(free=True)).first(_anywhere(kernel), [])
             if refused:
                 return None
-            found = first_fit(folded(kernel), "fused", tuple(rules), self._target)
+            found = self.scheduled(kernel, rules)
             if found is None:
                 refused.append(None)
                 return None
@@ -48,6 +48,12 @@ class Fits:
 
         alike = self._known.setdefault(key, Alike(free=True))
         return alike.answer(tirx.PrimFunc(kernel.params, kernel.body, kernel.ret_type), ask)
+
+    def scheduled(
+        self, kernel: tirx.PrimFunc, rules: Sequence[ScheduleRule]
+    ) -> tirx.PrimFunc | None:
+        """A kernel as the first rule that takes it schedules it; None if there is none."""
+        return first_fit(folded(kernel), "fused", tuple(rules), self._target)
 
 
 def _anywhere(kernel: tirx.PrimFunc) -> list[Any]:

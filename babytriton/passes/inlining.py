@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -39,8 +39,8 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     kept: list[tirx.Stmt] = []
     for part in root.body.seq:
         block = only_block(part)
-        made = _computing(block, values)
-        if _stores_plain_points(made) and not nodes(made.body.value, ir.Call):
+        made = computing(block, values)
+        if stores_plain_points(made) and not nodes(made.body.value, ir.Call):
             buffer = made.body.buffer
             is_read_once = counts[buffer] == 1 and stores_points(readers[buffer])
             sources = {load.source for load in nodes(made.body.value, ir.TensorLoad)}
@@ -59,7 +59,7 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(func.params, whole, func.ret_type, func.attrs, func.span)
 
 
-def _stores_plain_points(block: s_tir.SBlock) -> bool:
+def stores_plain_points(block: s_tir.SBlock) -> bool:
     """Whether a block stores one value at each of its points, and its axes are the indices."""
     if not stores_points(block) or block.annotations or block.init is not None:
         return False
@@ -79,7 +79,7 @@ def inlined(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:
     found: list[s_tir.SBlock] = []
     last_read = {region.source: n for n, block in enumerate(blocks) for region in block.reads}
     for number, block in enumerate(blocks):
-        block = _computing(block, values)
+        block = computing(block, values)
         if _is_cheap(block) and last_read.get(block.body.buffer, 0) > number:
             values[block.body.buffer] = block
         else:
@@ -96,8 +96,13 @@ def _is_cheap(block: s_tir.SBlock) -> bool:
     return count <= _MOST
 
 
-def _computing(block: s_tir.SBlock, values: dict[tirx.Var, s_tir.SBlock]) -> s_tir.SBlock:
-    """A block with values in the place of what it reads of them."""
+def computing(block: s_tir.SBlock, values: Mapping[tirx.Var, s_tir.SBlock]) -> s_tir.SBlock:
+    """A block with values in the place of what it reads of them.
+
+    Args:
+        block: the one that reads.
+        values: the blocks that compute them, by the buffers they store points to.
+    """
     if not any(region.source in values for region in block.reads):
         return block
     analyzer = sym.Analyzer()

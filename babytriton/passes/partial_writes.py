@@ -7,17 +7,22 @@ copy, which is a block of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from babytriton.ops.layout import BOX
-from babytriton.ops.primfunc import nodes
-from babytriton.ops.scattering import COPY
+from babytriton.ops.primfunc import nodes, with_fields
+from babytriton.ops.writes import COPY
 from babytriton.passes.blocks import element, only_block
+from babytriton.passes.inlining import computing, stores_plain_points
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.recurrences.in_place import PLACES, in_one_place
+
+_MOST_READS = 64
+"""How often a box that computes itself what it writes may read an element that was there."""
 
 
 def is_box(block: s_tir.SBlock) -> bool:
@@ -51,7 +56,7 @@ def without_boxes(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not is_box(block):
             return block
         notes = {key: note for key, note in block.annotations.items() if key != BOX}
-        return _block(block, block.iter_vars, block.reads, block.writes, block.body, notes)
+        return with_fields(block, annotations=notes)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, plain)))
 
@@ -67,8 +72,9 @@ def without_the_rest(
         out: the result.
 
     Returns:
-        A kernel that reads nothing of the parameter once it writes, and in which the result is to
-        be the same memory; None where it writes all of it, or needs what was there.
+        A kernel in which the result is to be the same memory, and which reads no element of the
+        parameter but the one that it then writes; None where it writes all of it, or needs what
+        else was there.
     """
 
     def rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -85,24 +91,75 @@ def without_the_rest(
     if not isinstance(root, s_tir.SBlockRealize):
         return None
     parts = root.block.body.seq if isinstance(root.block.body, tirx.SeqStmt) else [root.block.body]
+    inner = set(root.block.alloc_buffers)
+    parts = _with_what_box_reads(parts, contents, inner)
     found = [rewritten(part) for part in parts]
     kept = [part for part in found if part is not _NOTHING]
     if not kept or all(new is old for new, old in zip(found, parts)):
         return None
-    if any(load.source.same_as(contents) for load in nodes(kept, ir.TensorLoad)):
+    plain = [part for part in kept if not _updates(part, contents, out)]
+    if any(_reads(part, contents) for part in plain):
         return None
     # What else reads the result may run beside what writes it.
     others = [part for part in kept if not any(_writes(x, out) for x in nodes(part, s_tir.SBlock))]
-    if any(load.source.same_as(out) for load in nodes(others, ir.TensorLoad)):
+    if any(_reads(part, out) for part in others):
         return None
     body = kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
     own = root.block
-    block = _block(own, own.iter_vars, own.reads, own.writes, body, own.annotations)
+    left = [buffer for buffer in own.alloc_buffers if any(_reads(part, buffer) for part in kept)]
+    block = with_fields(own, body=body, alloc_buffers=left)
     return func.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, block, root.span))
 
 
 _NOTHING = tirx.Evaluate(0)
 """Where there was a copy."""
+
+
+def _with_what_box_reads(
+    parts: Sequence[tirx.Stmt], contents: tirx.Var, inner: set[tirx.Var]
+) -> list[tirx.Stmt]:
+    """Blocks that end in a box, which computes itself what is computed from a tensor's elements.
+
+    Args:
+        parts: the blocks.
+        contents: the tensor.
+        inner: what a kernel has for itself; what it gives is computed where it is.
+    """
+    blocks = [only_block(part) for part in parts]
+    known = [block for block in blocks if block is not None]
+    if len(known) < len(blocks) or not ends_in_box(known):
+        return list(parts)
+    values: dict[tirx.Var, s_tir.SBlock] = {}
+    counts = Counter({contents: 1})
+    kept: list[tirx.Stmt] = []
+    for part, block in zip(parts, known):
+        made = computing(block, values)
+        count = sum(counts[load.source] for load in nodes(block.body, ir.TensorLoad))
+        if count > _MOST_READS:
+            return list(parts)
+        if count and stores_plain_points(made) and made.body.buffer in inner:
+            values[made.body.buffer], counts[made.body.buffer] = made, count
+        else:
+            kept.append(_with_block(part, made))
+    return kept
+
+
+def _with_block(part: tirx.Stmt, made: s_tir.SBlock) -> tirx.Stmt:
+    """The loops around a block, around another one."""
+    return tvm_ffi.structural_map(part, (s_tir.SBlock, lambda _: made))
+
+
+def _updates(part: tirx.Stmt, contents: tirx.Var, out: tirx.Var) -> bool:
+    """Whether a block reads no element of a tensor but the one that it then stores to a result."""
+    block = only_block(part)
+    if block is None or not _is_plain(block) or not block.body.buffer.same_as(out):
+        return False
+    loads = (x for x in nodes(block.body.value, ir.TensorLoad) if x.source.same_as(contents))
+    return all(_are_same(load.indices, block.body.indices) for load in loads)
+
+
+def _reads(part: tirx.Stmt, buffer: tirx.Var) -> bool:
+    return any(load.source.same_as(buffer) for load in nodes(part, ir.TensorLoad))
 
 
 def _writes(block: s_tir.SBlock, buffer: tirx.Var) -> bool:
@@ -158,7 +215,14 @@ def _of_box(block: s_tir.SBlock, contents: tirx.Var) -> tirx.Stmt | None:
     indices = [analyzer.simplify(placed(index)) for index in store.indices]
     body = tirx.BufferStore(store.buffer, value, indices)
     reads = [element(load.source, load.indices) for load in nodes(value, ir.TensorLoad)]
-    made = _block(block, axes, reads, [element(store.buffer, indices)], body, {})
+    made = with_fields(
+        block,
+        iter_vars=axes,
+        reads=reads,
+        writes=[element(store.buffer, indices)],
+        body=body,
+        annotations={},
+    )
     stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), made)
     for loop, axis in reversed(list(zip(loops, axes))):
         stmt = tirx.For(loop, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, stmt)
@@ -173,26 +237,3 @@ def _steps(length: ir.Expr, step: int) -> ir.Expr:
 
 def _are_same(left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> bool:
     return bool(tvm_ffi.structural_equal(list(left), list(right), map_free_vars=False))
-
-
-def _block(
-    block: s_tir.SBlock,
-    axes: Sequence[tirx.IterVar],
-    reads: Sequence[tirx.BufferRegion],
-    writes: Sequence[tirx.BufferRegion],
-    body: tirx.Stmt,
-    notes: dict[str, object],
-) -> s_tir.SBlock:
-    """A block with other contents."""
-    return s_tir.SBlock(
-        axes,
-        reads,
-        writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        notes,
-        block.span,
-    )

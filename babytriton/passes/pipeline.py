@@ -160,7 +160,8 @@ def fuse(
     mod = fuse_kernels(mod, kinds, backend.little)
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds, backend.little)
-    rule_of = partial(fits.rule_of, rules=rules_of(kind, target))
+    rules = rules_of(kind, target)
+    rule_of = partial(fits.rule_of, rules=rules)
     mod = told_as_numbers(recomputed(mod, rule_of, backend.cheap))
     mod = loops_in_kernels(mod) if backend.loops else mod
     mod = without_needless_copies(mod)
@@ -168,7 +169,8 @@ def fuse(
     mod = without_duplicates(results_as_arguments(mod, results))
     mod = kernel_names.named(mod)
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
-    return whole_rows.marked(updates.parts_in_place(mod, written))
+    scheduled = partial(fits.scheduled, rules=rules)
+    return whole_rows.marked(updates.parts_in_place(mod, written, scheduled))
 
 
 def fuse_and_schedule(

@@ -29,7 +29,8 @@ from babytriton.passes.bindings import (
 from babytriton.passes.kernel_names import named_after
 from babytriton.passes.owned import of_all
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
-from babytriton.passes.recurrences.in_place import with_other_parameters
+from babytriton.passes.recurrences.in_place import PLACES, with_other_parameters
+from babytriton.passes.scheduling import is_scheduled
 from babytriton.plan import Updates
 
 IN_PLACE = "babytriton.in_place"
@@ -42,6 +43,13 @@ _TERMINAL = 3
 
 _NEW = -1
 """TVM's number for a result that is not in the place of an argument."""
+
+
+_Scheduled = Callable[[tirx.PrimFunc], tirx.PrimFunc | None]
+
+_Change = Callable[[tirx.PrimFunc, tirx.Var, tirx.Var], tirx.PrimFunc | None]
+"""Gives a kernel for which a parameter and a result may be in one place, of one in which they are
+apart; None if there is none."""
 
 
 def kept_apart(mod: IRModule, updates: Updates) -> IRModule:
@@ -81,19 +89,32 @@ def _writers(mod: IRModule, updates: Updates) -> set[str]:
     return found
 
 
-def parts_in_place(mod: IRModule, updates: Updates) -> IRModule:
-    """Fused kernels, of which those that write a part of an argument write that part alone."""
-    return _each_in_place(mod, updates, without_the_rest)
+def parts_in_place(mod: IRModule, updates: Updates, scheduled: _Scheduled) -> IRModule:
+    """Fused kernels, of which those that write a part of an argument write that part alone.
+
+    Args:
+        mod: the program.
+        updates: what it writes to its arguments.
+        scheduled: gives a kernel with loops; None where no rule does.
+    """
+
+    def changed(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> tirx.PrimFunc | None:
+        found = without_the_rest(func, contents, out)
+        if found is None or not _is_update(found, contents):
+            return found
+        # It reads the elements that it writes, which are in one place once it is scheduled.
+        whole = scheduled(found)
+        if whole is None:
+            return None
+        own = dict(zip(found.params, whole.params))
+        return found if reads_before_it_writes(whole, own[contents], own[out]) else None
+
+    return _each_in_place(mod, updates, changed)
 
 
 def in_place(mod: IRModule, updates: Updates) -> IRModule:
     """Scheduled kernels, of which those that write all of an argument write it where it lies."""
     return _each_in_place(mod, updates, reads_before_it_writes)
-
-
-_Change = Callable[[tirx.PrimFunc, tirx.Var, tirx.Var], tirx.PrimFunc | None]
-"""Gives a kernel for which a parameter and a result may be in one place, of one in which they are
-apart; None if there is none."""
 
 
 def _each_in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
@@ -117,14 +138,20 @@ def _in_place(mod: IRModule, updates: Updates, changed: _Change) -> IRModule:
         return mod
     program = _Program.of(mod, updates)
     found: dict[relax.Var, tuple[tirx.PrimFunc, _Call]] = {}
+    names: dict[relax.Expr, relax.Var] = {}
+    for call in program.calls.values():
+        joined = _joined(mod[call.kernel], call)
+        if joined is not None:
+            found[call.variable] = joined
     for parameter, output in updates.pairs:
         for old, new in program.versions(parameter, output):
+            names[old] = program.parameters[parameter]
             call = program.calls[new]
             func, call = found.get(call.variable, (mod[call.kernel], call))
             merged = _merged(func, call, old, call.place_of(new), changed)
             if merged is not None:
                 found[call.variable] = merged
-    return _with_calls(mod, program, found) if found else mod
+    return _with_calls(mod, program, found, names) if found else mod
 
 
 def _merged(
@@ -134,30 +161,75 @@ def _merged(
     if call.places[place] != _NEW or not _are_one_type(old, call.types[place]):
         return None
     given = [n for n, argument in enumerate(call.arguments) if argument.same_as(old)]
-    if len(given) > 1 or (given and given[0] in call.places):
-        return None
     out = call.parameter_of(place, func)
-    if out is None:
+    if out is None or len(given) > 1 or (given and given[0] in call.places):
         return None
-    own = [param for param in func.params if not param.same_as(out)]
-    arguments = call.arguments
-    found: tirx.PrimFunc | None = func
-    if given:
-        contents = own[given[0]]
-        found = changed(func, contents, out)
-    else:  # What is written without being read becomes an argument.
-        contents, given = out, [len(arguments)]
-        own.insert(len(arguments), out)
-        arguments = [*arguments, old]
+    if not given:  # What is written without being read becomes an argument.
+        return _with_argument(func, call, old, place, out)
+    contents = func.params[given[0]]
+    found = changed(func, contents, out)
     if found is None:
         return None
-    body = tvm_ffi.structural_map(
-        found.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
-    )
-    merged = tirx.PrimFunc(own, body, found.ret_type, found.attrs, found.span)
-    merged = with_other_parameters(merged, func)
+    if not is_scheduled(func) and _is_update(found, contents):
+        # No schedule is made of what reads and writes one tensor: they are joined afterwards.
+        return _with_argument(found, call, old, place, out)
     places = [given[0] if n == place else at for n, at in enumerate(call.places)]
-    return merged, replace(call, arguments=arguments, places=places)
+    return _in_one(found, contents, out), replace(call, places=places)
+
+
+def _joined(func: tirx.PrimFunc, call: _Call) -> tuple[tirx.PrimFunc, _Call] | None:
+    """A scheduled kernel with one parameter for an argument that it is given to read and write.
+
+    Raises:
+        RuntimeError: it reads what it has written.
+    """
+    merged = None
+    for place, at in enumerate(call.places):
+        if at == _NEW:
+            continue
+        old = call.arguments[at]
+        given = [n for n, x in enumerate(call.arguments) if n != at and x.same_as(old)]
+        if not given:
+            continue
+        contents, out = func.params[given[0]], func.params[at]
+        if len(given) > 1 or not reads_before_it_writes(func, contents, out):
+            raise RuntimeError(f"internal error: `{call.kernel.name_hint}` reads what it wrote")
+        arguments = [x for n, x in enumerate(call.arguments) if n != at]
+        places = [given[0] if n == place else x for n, x in enumerate(call.places)]
+        places = [x - 1 if x > at else x for x in places]
+        func, call = _in_one(func, contents, out), replace(call, arguments=arguments, places=places)
+        merged = func, call
+    return merged
+
+
+def _in_one(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> tirx.PrimFunc:
+    """A kernel with one parameter for two."""
+    own = [param for param in func.params if not param.same_as(out)]
+    body = tvm_ffi.structural_map(
+        func.body, (ir.Var, lambda var: contents if var.same_as(out) else var)
+    )
+    merged = tirx.PrimFunc(own, body, func.ret_type, func.attrs, func.span)
+    return with_other_parameters(merged, func)
+
+
+def _with_argument(
+    func: tirx.PrimFunc, call: _Call, old: relax.Var, place: int, out: tirx.Var
+) -> tuple[tirx.PrimFunc, _Call]:
+    """The kernel with a result in the place of one more argument."""
+    count = len(call.arguments)
+    own = [param for param in func.params if not param.same_as(out)]
+    own.insert(count, out)
+    moved = tirx.PrimFunc(own, func.body, func.ret_type, func.attrs, func.span)
+    places = [count if n == place else at for n, at in enumerate(call.places)]
+    arguments = [*call.arguments, old]
+    return with_other_parameters(moved, func), replace(call, arguments=arguments, places=places)
+
+
+def _is_update(func: tirx.PrimFunc, buffer: tirx.Var) -> bool:
+    """Whether a kernel writes elements from what they are; steps of loops are known to be safe."""
+    if func.attrs and PLACES in func.attrs:
+        return False
+    return any(load.source.same_as(buffer) for load in nodes(func.body, ir.TensorLoad))
 
 
 def _are_one_type(old: relax.Var, type: relax.TensorType) -> bool:
@@ -363,11 +435,20 @@ def _is_of_part(func: tirx.PrimFunc, contents: tirx.Var, out: tirx.Var) -> bool:
 
 
 def _with_calls(
-    mod: IRModule, program: _Program, found: Mapping[relax.Var, tuple[tirx.PrimFunc, _Call]]
+    mod: IRModule,
+    program: _Program,
+    found: Mapping[relax.Var, tuple[tirx.PrimFunc, _Call]],
+    names: Mapping[relax.Expr, relax.Var],
 ) -> IRModule:
-    """The program with other calls, by their variables, and the kernels of these.
+    """The program with other calls, and the kernels of these.
 
     Calls of one kernel that write to the same of its parameters are calls of one kernel again.
+
+    Args:
+        mod: the program.
+        program: what its entry does.
+        found: the calls, by their variables, and their kernels.
+        names: the arguments of the entry in whose place a tensor is.
     """
     functions = dict(mod.functions_items())
     left = Counter(program.kernels)
@@ -380,7 +461,8 @@ def _with_calls(
         key = call.kernel, tuple(call.places)
         if key not in made:
             written = sorted(at for at in call.places if at != _NEW)
-            func = named_after(kernel, call.arguments).with_attr(IN_PLACE, written)
+            func = named_after(kernel, [names.get(x, x) for x in call.arguments])
+            func = func.with_attr(IN_PLACE, written)
             # A variable for a function has its type once and for all.
             made[key] = add_kernel(functions, call.kernel.name_hint, func)
     entry = mod.get_global_var(program.entry)

@@ -9,7 +9,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.primfunc import nodes
-from babytriton.ops.scattering import WHOLE
+from babytriton.ops.writes import WHOLE
 from babytriton.passes.blocks import plain_blocks
 from babytriton.passes.updates import IN_PLACE
 

@@ -145,6 +145,53 @@ def updated_box(x, y):
     x[1:3] += y[1:3]
 
 
+def updated_in_steps(x, y):
+    x[:, ::2] *= y[:, ::2]
+
+
+def updated_again_and_again(x, y):
+    row = x.view(-1)[6:12]
+    row.mul_(y[1]).add_(1)
+    row += y[2]
+
+
+def updated_by_itself(x, y):
+    x[1:, 2] = (x[1:, 2] * y[1:, 2]).abs() + x[1:, 2] * 2
+
+
+def updated_by_another_row(x, y):
+    x[0] += x[1] * y[0]
+
+
+def updated_by_what_is_written(x, y):
+    x[1:] = x[1:] + x[:-1] + y[1:]
+
+
+def updated_and_read(x, y):
+    x[0] *= y[0]
+    x[2] -= y[2]
+    return x[0] + x.sum(0)
+
+
+def turned_part(x, y):
+    x[:3, :3] = x[:3, :3].t() * 2 + x[:3, :3] + y[:3, :3]
+
+
+def result_read_by_a_part(x, y):
+    v = x + y
+    x[:, 0] = 0
+    v[:] *= v - 1
+    return v
+
+
+def results_before_parts(x, y):
+    v, w = x + y, x * 2
+    x[1] = x[1] * w[1]
+    v *= v - 1
+    x[0] += w[0]
+    return v, w
+
+
 def several(x, y):
     x[0] = y[1]
     x[2] = y[0]
@@ -180,10 +227,18 @@ def diagonal(x, y):
     x[:4, :4].diagonal().copy_(y[:4, 0])
 
 
-PARTS = (row, column, steps, box, box_of_transpose)
+PARTS = (
+    *(row, column, steps, box, box_of_transpose),
+    *(updated_box, updated_in_steps, updated_again_and_again, updated_by_itself),
+)
 """One kernel, which writes the part alone."""
 PARTS_TOO = (
-    updated_box,
+    updated_by_another_row,
+    updated_by_what_is_written,
+    updated_and_read,
+    turned_part,
+    result_read_by_a_part,
+    results_before_parts,
     several,
     part_and_all,
     read_before,
@@ -394,6 +449,52 @@ def at_numbers(x, p, q, new):
     x[p, :, q] = new
 
 
+def at_merged(x, i, new):
+    x.view(-1, x.shape[-1])[i] = new
+
+
+def copied_to_flat(x, i, new):
+    x.flatten(0, 1).index_copy_(0, i, new)
+
+
+def copied_to_part(x, i, new):
+    x[1].index_copy_(1, i, new)
+
+
+def copied_to_steps(x, i, new):
+    x[::2, 1:].index_copy_(1, i, new)
+
+
+def at_transposed(x, i, new):
+    x.permute(2, 0, 1)[i] = new
+
+
+def at_divided(x, i, new):
+    x.view(4, 5, 2, 3)[:, 1:4, :, i] = new
+
+
+def at_flat(x, i, new):
+    x.view(-1)[i] = new
+
+
+def added_to_part(x, i, new):
+    x[2].index_add_(0, i, new)
+
+
+def at_merged_and_read(x, i, new):
+    flat = x.view(-1, x.shape[-1])
+    flat[i] = new
+    x[0] *= 2
+    return flat[:6], flat.sum()
+
+
+def at_both_halves(x, i, new):
+    one, other = x.view(2, 2, 5, 6).unbind(0)
+    one.flatten(0, 1)[i] = new
+    other.flatten(0, 1)[i] = new * 2
+    return one + other
+
+
 CUBE = torch.randn(4, 5, 6)
 PLACES: tuple[tuple[Any, tuple[torch.Tensor, ...]], ...] = (
     (at_one, (torch.randn(3, 6), INDEX, torch.randn(3, 3))),
@@ -419,10 +520,24 @@ PLACES: tuple[tuple[Any, tuple[torch.Tensor, ...]], ...] = (
     (filled, (CUBE, torch.tensor([0, 3]))),
     (scattered, (CUBE, torch.randint(4, (2, 3, 6)), torch.randn(4, 5, 6))),
     (put, (CUBE, torch.tensor([1, 1, 0]), torch.tensor([2, 2, 4]), torch.randn(6))),
+    (at_merged, (CUBE, torch.tensor([7, 19, -1, 7]), torch.randn(4, 6))),
+    (at_merged, (CUBE, torch.tensor(11), torch.randn(6))),
+    (copied_to_flat, (CUBE, torch.tensor([7, 19]), torch.randn(2, 6))),
+    (copied_to_part, (CUBE, torch.tensor([5, 0]), torch.randn(5, 2))),
+    (copied_to_steps, (CUBE, torch.tensor([3, 0]), torch.randn(2, 2, 6))),
+    (at_transposed, (CUBE, torch.tensor([5, 0, 0]), torch.randn(3, 4, 5))),
+    (at_divided, (CUBE, torch.tensor([2, 0]), torch.randn(4, 3, 2, 2))),
+    (at_flat, (CUBE, torch.tensor([119, 3, -7, 3]), torch.randn(4))),
+    (added_to_part, (CUBE, torch.tensor([4, 1, 1]), torch.randn(3, 6))),
+    (at_merged_and_read, (CUBE, torch.tensor([7, 3]), torch.randn(2, 6))),
+    (at_both_halves, (CUBE, torch.tensor([9, 3]), torch.randn(2, 6))),
 )
 
 
-NOT_ONE = (at_rows_of, in_one_of, increased, counted, at_number_and_places, at_places_and_number)
+NOT_ONE = (
+    *(increased, counted, at_number_and_places, at_places_and_number),
+    *(at_merged_and_read, at_both_halves),
+)
 
 
 @pytest.mark.parametrize(("fn", "args"), PLACES)
@@ -452,6 +567,7 @@ def test_writes_at_places_are_one_kernel(fn: Any, args: tuple[torch.Tensor, ...]
         x
         for x in PLACES
         if x[0] in (at_one, at_each, at_pairs, at_two, put, at_number_and_places, at_numbers)
+        or x[0] in (at_merged, copied_to_part, at_transposed, at_divided, added_to_part)
     ],
 )
 def test_gradients_of_writes_at_places(fn: Any, args: tuple[torch.Tensor, ...]) -> None:

@@ -44,7 +44,9 @@ def view(builder: Builder, contents: Value, meta: torch.Tensor) -> Value:
     return found
 
 
-def overwrite(builder: Builder, contents: Value, new: Value, meta: torch.Tensor) -> Value:
+def overwrite(
+    builder: Builder, contents: Value, new: Value, meta: torch.Tensor
+) -> tuple[Value, Value]:
     """Emit a memory after a part of it got new elements.
 
     Args:
@@ -52,19 +54,38 @@ def overwrite(builder: Builder, contents: Value, new: Value, meta: torch.Tensor)
         contents: of the memory, as the tensor that it was made for.
         new: the elements.
         meta: the tensor that views them.
+
+    Returns:
+        The memory, and what the tensor sees of it.
     """
     if is_empty(meta):
         if not builder.tape.depends(new):
-            return contents
-        expr = R.emit(contents.expr)  # of which gradients are recorded from now on
-    else:
-        put = overwritten(Layout.of(contents.meta), Layout.of(meta))
-        expr = builder.emit_te("overwrite", put, contents.expr, new.expr, attrs=INJECTIVE)
+            return contents, new
+        found = Value(builder, R.emit(contents.expr), contents.meta)  # now with gradients
+        _note_overwritten(builder, contents, new, meta, found)
+        return found, new
+    base, part = Layout.of(contents.meta), Layout.of(meta)
+    put = builder.views.put(new.expr)
+    if put is not None and put.is_of(contents.expr, part):
+        found = Value(builder, put.into(base), contents.meta)
+        _note_overwritten(builder, contents, new, meta, found)
+        return found, view(builder, found, meta)
+    contents = builder.views.before(contents, part)
+    expr = builder.emit_te(
+        "overwrite", overwritten(base, part), contents.expr, new.expr, attrs=INJECTIVE
+    )
     found = Value(builder, expr, contents.meta)
+    builder.views.note_written(expr, contents, part)
+    _note_overwritten(builder, contents, new, meta, found)
+    return found, new
+
+
+def _note_overwritten(
+    builder: Builder, contents: Value, new: Value, meta: torch.Tensor, found: Value
+) -> None:
     if builder.tape.depends((contents, new)):
         step = OverwriteStep(still(contents), still(new), meta, (found,), builder.span)
         builder.tape.note(step)
-    return found
 
 
 def after_write(builder: Builder, seen: relax.Expr, before: relax.Expr, after: Value) -> Value:
@@ -102,7 +123,8 @@ class ViewStep:
             why = "several of its elements lie in one place of memory that is written to"
             raise NoGradient("view", why, self.span)
         zeros = _lying(builder.call(torch.zeros_like, (self.contents,), {}), self.contents)
-        return [(self.contents, overwrite(builder, zeros, grad, meta))]
+        whole, _ = overwrite(builder, zeros, grad, meta)
+        return [(self.contents, whole)]
 
 
 @dataclass(frozen=True)
@@ -121,7 +143,7 @@ class OverwriteStep:
         assert grad is not None
         grad = _lying(grad, self.contents)
         zeros = builder.call(torch.zeros_like, (self.new,), {})
-        stayed = overwrite(builder, grad, zeros, self.meta)
+        stayed, _ = overwrite(builder, grad, zeros, self.meta)
         return [(self.contents, stayed), (self.new, view(builder, grad, self.meta))]
 
 

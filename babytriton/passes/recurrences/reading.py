@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
 from babytriton.ops.primfunc import is_users, nodes
-from babytriton.ops.scattering import WHOLE
+from babytriton.ops.writes import WHOLE
 from babytriton.passes import lines
 from babytriton.passes.bindings import CALL_TIR, is_tensor
 from babytriton.passes.blocks import plain_blocks
