@@ -325,7 +325,10 @@ class Memory:
         if storage is not None:
             seen = self.read(tensor)
             whole = self._builder.after_write(seen, storage.expr, whole, storage.meta)
-            new = whole if _is_whole(tensor, storage) else new
+            if _is_whole(tensor, storage):
+                new = whole
+            else:
+                new = self._builder.after_write(seen, seen, new, tensor.meta)
         tensor.made = new
         if storage is not None:
             storage.expr = whole

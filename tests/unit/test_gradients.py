@@ -242,6 +242,21 @@ def test_writes_that_are_not_recorded() -> None:
     torch.testing.assert_close(gradients(jit(writes), x), gradients(writes, x))
 
 
+def test_writes_to_views_that_are_not_recorded() -> None:
+    def writes(a: torch.Tensor) -> torch.Tensor:
+        x, y = a.clone(), a * 2
+        v, w = x[0], y[:, 1]
+        with torch.no_grad():
+            v.add_(1)
+            w.mul_(2)
+        v *= 3
+        y[:, 0] = w + 1
+        return x * y
+
+    x = double(3, 4)
+    torch.testing.assert_close(gradients(jit(writes), x), gradients(writes, x))
+
+
 def test_whether_gradients_are_recorded_is_known() -> None:
     def asks(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if x.requires_grad and torch.is_grad_enabled():
