@@ -28,9 +28,11 @@ def with_few_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     if any(only_block(part) is None for part in func.body.block.body.seq):
         return func
-    # Of what is read once there is one reader.
-    counts = Counter(load.source for block in blocks for load in nodes(block.body, ir.TensorLoad))
-    readers = {region.source: block for block in blocks for region in block.reads}
+    # Of what is read once there is one reader. The regions that a block reads leave out what it
+    # writes as well, such as what it adds to.
+    loads = [(load.source, block) for block in blocks for load in nodes(block.body, ir.TensorLoad)]
+    counts = Counter(source for source, _ in loads)
+    readers = dict(loads)
     written = Counter(region.source for block in blocks for region in block.writes)
     root = func.body.block
     own = {buffer for buffer in root.alloc_buffers if written[buffer] == 1}

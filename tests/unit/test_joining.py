@@ -3,6 +3,7 @@ than for the one before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -151,18 +152,35 @@ def test_values_are_of_what_was_there() -> None:
 
 def test_values_of_what_changes_stay_where_they_are() -> None:
     func = _sum_of(40, twice=False)
-    first, *_, last = nodes(func.body, s_tir.SBlock)[:-1]
+    first = nodes(func.body, s_tir.SBlock)[0]
     x = func.params[0]
-    (axis,) = last.iter_vars
-    store = tirx.BufferStore(x, tirx.const(0.0, "float32"), [axis.var])
-    again = with_fields(last, reads=[], writes=[element(x, [axis.var])], body=store)
-    parts = list(func.body.block.body.seq)
-    parts.insert(-1, in_loops(again))
-    root = with_fields(func.body.block, body=tirx.SeqStmt(parts))
-    whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
-    changed = with_few_blocks(tirx.PrimFunc(func.params, whole, func.ret_type, func.attrs))
+    changed = with_few_blocks(_storing(func, x, lambda axis: tirx.const(0.0, "float32"), -1))
     assert len(nodes(changed.body, tirx.BufferStore)) == 3
     assert first.writes[0].source in changed.body.block.alloc_buffers
+
+
+def test_values_that_are_added_to_stay_where_they_are() -> None:
+    """The block that adds to one says that it writes it, and not that it reads it."""
+    func = _sum_of(40, twice=False)
+    total = func.params[-1]
+    added = _storing(func, total, lambda axis: tirx.BufferLoad(total, [axis]) + 1.0, 40 + 1)
+    stores = nodes(with_few_blocks(added).body, tirx.BufferStore)
+    assert [store.buffer for store in stores] == [total, total]
+
+
+def _storing(
+    func: tirx.PrimFunc, to: tirx.Var, value: Callable[[tirx.Var], ir.Expr], place: int
+) -> tirx.PrimFunc:
+    """A kernel with one more block, at that place of them."""
+    last = nodes(func.body, s_tir.SBlock)[-2]
+    (axis,) = last.iter_vars
+    store = tirx.BufferStore(to, value(axis.var), [axis.var])
+    block = with_fields(last, reads=[], writes=[element(to, [axis.var])], body=store)
+    parts = list(func.body.block.body.seq)
+    parts.insert(place, in_loops(block))
+    root = with_fields(func.body.block, body=tirx.SeqStmt(parts))
+    whole = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
+    return tirx.PrimFunc(func.params, whole, func.ret_type, func.attrs)
 
 
 def test_kernels_of_few_blocks_stay_as_they_are():
