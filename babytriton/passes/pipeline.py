@@ -45,6 +45,7 @@ from babytriton.passes.gpu.parameters import in_order, names_of_parameters
 from babytriton.passes.gpu.portable import choices_of_one_type
 from babytriton.passes.gpu.values import named_values
 from babytriton.passes.gpu.writing import without_mentions
+from babytriton.passes.group_sizes import given_as_one_shape
 from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts, read_in_memory
@@ -87,6 +88,7 @@ GROUP = (
     _pass(items.taken_by_calls),
     relax.transform.FuseOps(),
     _pass(items.taken_as_such),
+    _pass(given_as_one_shape),
 )
 """A function for each group of operators that fuse."""
 

@@ -607,3 +607,56 @@ def test_sizes_within_loops_of_a_gpu() -> None:
     compiled = bt.jit(gpu.TARGET, dynamic=True)(shifted_in_a_loop).lower(x).compile()
     for given in (x, drawn(34, 70)):
         torch.testing.assert_close(gpu.call(compiled, (given,)), shifted_in_a_loop(given))
+
+
+def dequantized(
+    x: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor, group: torch.Tensor
+) -> torch.Tensor:
+    w = packed.unsqueeze(1).expand(-1, 8, -1)
+    w = w.reshape(w.shape[0] * w.shape[1], w.shape[2]).to(x.dtype)
+    return x @ (scale[group] * w)
+
+
+def smoothed(x: torch.Tensor, target: torch.Tensor, epsilon: float) -> torch.Tensor:
+    logs = F.log_softmax(x, dim=-1)
+    each = epsilon / (logs.size(-1) - 1)
+    likelihood = logs.gather(dim=-1, index=target).sum()
+    return (epsilon + each - 1.0) * likelihood - each * logs.sum()
+
+
+def _matches_with_gradients(
+    fn: Callable[..., Any], jitted: Callable[..., Any], *given: Any
+) -> None:
+    found = []
+    for each in (jitted, fn):
+        args = [
+            x.clone().requires_grad_()
+            if isinstance(x, torch.Tensor) and x.is_floating_point()
+            else x
+            for x in given
+        ]
+        result = each(*args)
+        wanted = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+        found.append([result, *torch.autograd.grad(result.sin().sum(), wanted)])
+    torch.testing.assert_close(*found)
+
+
+def test_gradients_of_sizes_that_only_the_call_tells_are_equal() -> None:
+    """The columns of one operand of a product, and eight times the rows of what the other is of."""
+    jitted = bt.jit("cpu", dynamic=True)(dequantized)
+    for rows, packed, columns in ((3, 4, 24), (5, 2, 7), (2, 6, 3)):
+        group = torch.arange(8 * packed) // (4 * packed)
+        x = drawn(rows, 8 * packed, dtype=torch.float64)
+        levels = torch.arange(packed * columns).reshape(packed, columns) % 9
+        scale = drawn(2, columns, dtype=torch.float64)
+        _matches_with_gradients(dequantized, jitted, x, levels, scale, group)
+    assert len(jitted.specializations()) == 1
+
+
+def test_numbers_beside_sizes_that_only_shapes_tell() -> None:
+    """The way back computes with a size as a number, and fills a shape with what it finds."""
+    jitted = bt.jit("cpu", dynamic=True)(smoothed)
+    for rows, classes in ((3, 40), (5, 7), (2, 3)):
+        x, target = drawn(rows, classes, dtype=torch.float64), torch.arange(rows)[:, None] % classes
+        _matches_with_gradients(smoothed, jitted, x, target, 0.1)
+    assert len(jitted.specializations()) == 1
