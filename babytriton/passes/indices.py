@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
 from babytriton.ops.primfunc import nodes, with_kernels
-from babytriton.passes.intrinsics import dtype_of, function_name
+from babytriton.passes.intrinsics import dtype_of
 from babytriton.passes.statements import is_number
 
 
@@ -162,7 +162,7 @@ def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
         [
             *((kind, shorter) for kind in (tirx.FloorDiv, tirx.FloorMod)),
             *((kind, _without_zero) for kind in (tirx.Add, tirx.Mul)),
-            (ir.Call, _without_opaque),
+            (tirx.BitwiseOr, _without_opaque),
         ],
     )
     return func.with_body(body)
@@ -195,11 +195,9 @@ def _without_zero(whole: tirx.Add | tirx.Mul) -> ir.Expr:
     return whole
 
 
-def _without_opaque(call: ir.Call) -> ir.Expr:
+def _without_opaque(either: tirx.BitwiseOr) -> ir.Expr:
     """What :func:`_opaque` has put behind a bitwise operation, which hides nothing any more."""
-    if function_name(call) != "bitwise_or" or not is_number(call.args[1], 0):
-        return call
-    return call.args[0]
+    return either.a if is_number(either.b, 0) else either
 
 
 def _divisions(root: Any) -> list[ir.Expr]:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from tvm import IRModule, ir, tirx
 
 import babytriton as bt
+from babytriton.ops.primfunc import nodes
 from babytriton.passes import indices
 from babytriton.passes.statements import at_step
 from tests.conformance import gpu
@@ -91,6 +92,29 @@ def test_on_the_gpu(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.arange(8.0)
     compiled = bt.jit(gpu.TARGET)(fn).lower(x).compile()
     assert torch.equal(gpu.call(compiled, (x,)), fn(x))
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_vectors_of_parts(dtype: torch.dtype) -> None:
+    """What hides divisions from TVM is gone where it asks whether elements lie together."""
+
+    def total(x):
+        return x[..., 1:, :].sum()
+
+    x = (torch.arange(384) % 7).reshape(2, 3, 8, 8).to(dtype)
+    compiled = bt.jit(gpu.TARGET)(total).lower(x).compile()
+    assert torch.equal(gpu.call(compiled, (x,)), total(x))
+    assert " | " not in compiled.source()
+
+
+def test_what_hides_divisions_is_taken_away() -> None:
+    x, i = tirx.decl_buffer((64,), "float32", "x"), tirx.Var("i", "int64")
+    hidden = tirx.bitwise_or(tirx.floordiv(i + 1, tirx.const(2, "int64")), tirx.const(0, "int64"))
+    body = tirx.BufferStore(x, tirx.const(0.0, "float32"), [hidden])
+    mod = indices.in_short(IRModule({"kernel": tirx.PrimFunc([x, i], body)}))
+    (store,) = nodes(mod["kernel"].body, tirx.BufferStore)
+    assert isinstance(store.indices[0], tirx.FloorDiv)
 
 
 def drawn_index(draw: random.Random, variables: list[tirx.Var], depth: int) -> ir.Expr:
