@@ -291,11 +291,15 @@ def inline_numbers(sch: s_tir.Schedule, infos: list[SBlockInfo]) -> list[SBlockI
 
 
 def is_cheap_to_repeat(sch: s_tir.Schedule, info: SBlockInfo, text: int = CHEAP) -> bool:
-    """Whether computing a block's value at each read adds no more than so much text.
+    """Whether computing a block's value at each read adds no more than so much text."""
+    return is_cheap(sch.get(info.block_rv).body.value, len(reads_of(sch, info)), text)
+
+
+def is_cheap(value: ir.Expr, reads: int, text: int = CHEAP) -> bool:
+    """Whether computing a value at each of so many reads adds no more than so much text.
 
     To read what another block has copied is to read what it copies.
     """
-    value, reads = sch.get(info.block_rv).body.value, len(reads_of(sch, info))
     return reads == 1 or is_copied(value) or len(nodes(value, ir.Expr)) * (reads - 1) <= text
 
 

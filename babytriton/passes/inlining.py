@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from babytriton.ops.primfunc import nodes, with_fields
-from babytriton.passes.blocks import element, only_block, plain_blocks
+from babytriton.passes.blocks import element, is_cheap, only_block, plain_blocks
 from babytriton.passes.rows import stores_points
 
 _MOST = 8  # nodes of an expression that is put elsewhere, such as a part, or its opposite
@@ -74,25 +74,49 @@ def stores_plain_points(block: s_tir.SBlock) -> bool:
 def inlined(blocks: Sequence[s_tir.SBlock]) -> list[s_tir.SBlock]:
     """The blocks, in order, without those whose cheap values others compute where they read them.
 
-    That is what rules see of a kernel. What else becomes of these values is not looked at: a rule
-    that is given the kernel does that.
+    What else becomes of these values is not looked at: a rule that is given the kernel does that.
     """
+    return _without(blocks, lambda _, value: _is_part(value))
+
+
+def inlined_for(blocks: Sequence[s_tir.SBlock], *, repeat_calls: bool) -> list[s_tir.SBlock]:
+    """The blocks as rules see them that inline what is cheap, as `inline_cheap` does.
+
+    Args:
+        blocks: of a kernel, in order.
+        repeat_calls: whether rules compute values with calls at each of several reads.
+    """
+    reads = Counter(load.source for block in blocks for load in nodes(block.body, ir.TensorLoad))
+
+    def is_gone(block: s_tir.SBlock, value: ir.Expr) -> bool:
+        count = reads[block.body.buffer]
+        has_call = not repeat_calls and count > 1 and bool(nodes(value, ir.Call))
+        return not has_call and is_cheap(value, count)
+
+    return _without(blocks, is_gone)
+
+
+def _without(
+    blocks: Sequence[s_tir.SBlock], is_gone: Callable[[s_tir.SBlock, ir.Expr], bool]
+) -> list[s_tir.SBlock]:
+    """The blocks without values that others compute where they read them."""
     values: dict[tirx.Var, s_tir.SBlock] = {}
     found: list[s_tir.SBlock] = []
     last_read = {region.source: n for n, block in enumerate(blocks) for region in block.reads}
     for number, block in enumerate(blocks):
         block = computing(block, values)
-        if _is_cheap(block) and last_read.get(block.body.buffer, 0) > number:
+        is_read = stores_points(block) and last_read.get(block.body.buffer, 0) > number
+        if is_read and is_gone(block, block.body.value):
             values[block.body.buffer] = block
         else:
             found.append(block)
     return found
 
 
-def _is_cheap(block: s_tir.SBlock) -> bool:
-    if not stores_points(block) or nodes(block.body.value, ir.Call):
+def _is_part(value: ir.Expr) -> bool:
+    """Whether it is no more than a part of something, or its opposite."""
+    if nodes(value, ir.Call):
         return False
-    value = block.body.value
     places = [index for load in nodes(value, ir.TensorLoad) for index in load.indices]
     count = len(nodes(value, ir.Expr)) - sum(len(nodes(index, ir.Expr)) for index in places)
     return count <= _MOST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
 from tvm import s_tir, tirx
@@ -13,7 +13,7 @@ from babytriton.passes.backends import Backend
 from babytriton.passes.contractions import is_product
 from babytriton.passes.fits import Fits
 from babytriton.passes.fusion import Kind
-from babytriton.passes.inlining import inlined
+from babytriton.passes.inlining import inlined, inlined_for
 from babytriton.passes.partial_writes import ends_in_box
 from babytriton.passes.reshapes import Reshapes
 from babytriton.passes.rows import (
@@ -23,6 +23,7 @@ from babytriton.passes.rows import (
     is_reduction,
     row_work,
     shared_columns,
+    turns,
     with_rows_first,
 )
 from babytriton.passes.rows_and_columns import rows_and_columns
@@ -90,6 +91,13 @@ class _Work:
     def _without_reshapes(self, blocks: _Blocks) -> Sequence[s_tir.SBlock]:
         return self._reshapes.without(blocks)[0]
 
+    def _views(self, blocks: _Blocks, *, repeat_calls: bool) -> Iterator[Sequence[s_tir.SBlock]]:
+        """The blocks as they are; and as rules see them, where some only turn what others read."""
+        found = self._shaped(blocks)
+        yield found
+        if any(map(turns, found)):
+            yield inlined_for(found, repeat_calls=repeat_calls)
+
     def is_on_rows(self, blocks: _Blocks) -> bool:
         """Whether they go along rows one after the other."""
         found = self._shaped(blocks)
@@ -101,9 +109,8 @@ class _Work:
         return self.is_on_rows(blocks) and are_of_rows(self._shaped(blocks))
 
     def is_down_columns(self, blocks: _Blocks) -> bool:
-        """Whether they go along columns one after the other."""
-        found = with_rows_first(self._shaped(blocks))
-        return shared_columns(found) is not None and not any(map(is_product, found))
+        """Whether they go along columns one after the other, also of what they read turned."""
+        return any(map(_share_columns, self._views(blocks, repeat_calls=False)))
 
     def is_around_scan(self, blocks: _Blocks) -> bool:
         """Whether one is a running sum, and the others work on its points."""
@@ -114,11 +121,19 @@ class _Work:
         return is_on_points(blocks) or is_on_points(inlined(blocks))
 
     def is_on_columns(self, blocks: _Blocks) -> bool:
-        """Whether they reduce the same columns."""
-        found = self._shaped(blocks)
-        return is_on_columns(found) and not any(map(is_product, found))
+        """Whether they reduce the same columns, also of what they read turned."""
+        return any(map(_reduce_columns, self._views(blocks, repeat_calls=True)))
 
     def is_on_rows_and_columns(self, blocks: _Blocks) -> bool:
         """Whether they go along rows and reduce the columns of these."""
         found = self._shaped(blocks)
         return rows_and_columns(found) is not None and not any(map(is_product, found))
+
+
+def _share_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+    found = with_rows_first(blocks)
+    return shared_columns(found) is not None and not any(map(is_product, found))
+
+
+def _reduce_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
+    return is_on_columns(blocks) and not any(map(is_product, blocks))

@@ -453,6 +453,19 @@ def without_unit_axes(buffer: tirx.Buffer, indices: list[ir.Expr]) -> list[ir.Ex
     ]
 
 
+def turns(block: s_tir.SBlock) -> bool:
+    """Whether the block stores points, and reads some in another order, as a transpose does."""
+    if not stores_points(block):
+        return False
+    axes = [var for var, _ in spatial_axes(block)]
+    for load in nodes(block.body.value, ir.TensorLoad):
+        places = [_place(axes, index) for index in load.indices]
+        known = [place for place in places if place is not None]
+        if known != sorted(known):
+            return True
+    return False
+
+
 def reduces_trailing_axes(block: s_tir.SBlock) -> bool:
     types = [it.iter_type for it in block.iter_vars]
     return types == sorted(types, key=lambda type: type == tirx.IterVar.CommReduce)

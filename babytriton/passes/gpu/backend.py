@@ -8,7 +8,7 @@ from tvm import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
 
 from babytriton.passes.backends import Backend
-from babytriton.passes.gpu.columns import Columns
+from babytriton.passes.gpu.columns import Columns, ColumnsTogether
 from babytriton.passes.gpu.elementwise import CHEAP, Elementwise
 from babytriton.passes.gpu.exact_products import exact_products
 from babytriton.passes.gpu.fallback import Fallback
@@ -27,7 +27,7 @@ from babytriton.passes.gpu.reduction import Reduction
 from babytriton.passes.gpu.rows_and_columns import RowsAndColumns
 from babytriton.passes.gpu.rowwise import Rowwise, RowwiseTogether
 from babytriton.passes.gpu.scan import Scan
-from babytriton.passes.gpu.short_columns import ShortColumns
+from babytriton.passes.gpu.short_columns import ShortColumns, ShortColumnsTogether
 from babytriton.passes.gpu.tensor_cores import TensorCores
 from babytriton.passes.gpu.transposed import Transposed
 from babytriton.passes.gpu.values import users_values
@@ -71,9 +71,9 @@ BACKENDS = {
         rows=Rowwise(),
         together=RowwiseTogether(),
         points=Elementwise(),
-        columns=Columns(),
+        columns=ColumnsTogether(),
         rows_and_columns=RowsAndColumns(),
-        short_columns=ShortColumns(),
+        short_columns=ShortColumnsTogether(),
         scans=Scan(),
         tensor_cores=TensorCores,
         little=1 << 14,

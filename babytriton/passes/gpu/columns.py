@@ -105,16 +105,27 @@ class Columns(ScheduleRule):
         for group in groups:
             if not group[0].is_reduction():
                 nest = Program.of(sch, group, []) if is_pointwise(sch, group[0]) else None
-                if nest is None:
+                if nest is None or not self._suits(nest):
                     return None
                 kernels.append(vector_kernel(nest, most_threads(target)))
                 continue
             writer = ColumnWriter.of(sch, group, most)
-            if writer is None:
+            if writer is None or not self._suits(writer.program):
                 return None
             kernels += writer.kernels()
             passed += writer.passed
         return written_out(sch.mod["main"], kernels, passed)
+
+    def _suits(self, program: Program) -> bool:
+        """Whether it is good to do what a kernel computes so."""
+        return True
+
+
+class ColumnsTogether(Columns):
+    """Takes what several kernels would do apart, if none of it turns something: tiles do that."""
+
+    def _suits(self, program: Program) -> bool:
+        return not any(access.jumps for _, access in program.accesses())
 
 
 def _groups(sch: s_tir.Schedule, infos: Sequence[SBlockInfo], most: int) -> list[list[SBlockInfo]]:

@@ -12,6 +12,7 @@ from babytriton.passes.gpu.rowwise import WORDS, Layout, RowWriter
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import most_threads, thread_count
 from babytriton.passes.gpu.writing import WARP, item_bytes, written_out
+from babytriton.passes.nests import at_zero, is_equal, offset
 from babytriton.passes.rows import rows_first, shared_columns
 
 # Words of registers for a column that a thread has for itself, and for its part of one.
@@ -43,10 +44,28 @@ class ShortColumns(ScheduleRule):
         if program is None:
             return None
         layout = _layout(program, target)
-        if layout is None:
+        if layout is None or not self._suits(program):
             return None
         writer = RowWriter(program, layout, shuffles=False)
         return written_out(sch.mod["main"], [writer.kernel()])
+
+    def _suits(self, program: Program) -> bool:
+        """Whether it is good to do all of a program so."""
+        return True
+
+
+class ShortColumnsTogether(ShortColumns):
+    """Takes what several kernels would do apart, if neighbours store side by side.
+
+    Otherwise each number is a piece of memory of its own that is written, and a kernel that turns
+    what another one stores takes less time.
+    """
+
+    def _suits(self, program: Program) -> bool:
+        neighbours, _ = program.rows[-1]
+        stores = [block.store for block in program.blocks if block.is_result]
+        places = [offset(one.buffer, list(one.indices)) for one in stores]
+        return all(is_equal(place - at_zero(place, [neighbours]), neighbours) for place in places)
 
 
 def _layout(program: Program, target: Target) -> Layout | None:
