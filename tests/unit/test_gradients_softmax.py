@@ -163,6 +163,44 @@ def test_classes_of_pixels(fn: Callable[..., Any]) -> None:
         torch.testing.assert_close(found.double(), exact.grad, rtol=1e-5, atol=1e-8)
 
 
+def policy_loss(logits, ids, old, advantage):
+    """Of the tokens that were chosen, with what speaks for a choice among many (PPO, GRPO)."""
+    logs = torch.log_softmax(logits.float(), -1)
+    ratio = torch.exp(logs.gather(-1, ids[..., None])[..., 0] - old)
+    loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return loss.mean() - 0.01 * -(logs.exp() * logs).sum(-1).mean()
+
+
+@needs_gpu
+@pytest.mark.parametrize("tokens", [32000, 128256])
+def test_gradient_of_a_policy_writes_nothing_else_of_the_size_of_logits(tokens: int) -> None:
+    logits = torch.empty(8, 512, tokens, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    ids = torch.empty(8, 512, dtype=torch.int64, device="meta")
+    old, advantage = (torch.empty(8, 512, device="meta") for _ in range(2))
+    way_back = bt.jit(gpu.TARGET)(policy_loss).lower(logits, ids, old, advantage).compile().backward
+    assert len(way_back.launches) == 1
+    assert f"float32[8, 512, {tokens}]" not in way_back.source("cuda")
+
+
+@needs_gpu
+def test_gradient_of_a_policy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 2, 32000, generator=generator).bfloat16().requires_grad_()
+    ids = torch.randint(0, 32000, (2, 2), generator=generator)
+    chosen = torch.log_softmax(logits.detach().float(), -1).gather(-1, ids[..., None])[..., 0]
+    old = chosen - torch.tensor([[0.1, -0.5], [0.5, -0.1]])
+    advantage = torch.tensor([[1.0, 2.0], [-1.5, -1.0]])
+    program = bt.jit(gpu.TARGET)(policy_loss).lower(logits, ids, old, advantage).compile()
+    exact = logits.detach().double().requires_grad_()
+    shares = torch.log_softmax(exact, -1)
+    ratio = torch.exp(shares.gather(-1, ids[..., None])[..., 0] - old.double())
+    loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    (loss + 0.01 * (shares.exp() * shares).sum(-1).mean()).backward()
+    given = (logits, ids, old, advantage)
+    (found,) = gpu.gradients(program, given, {0: torch.ones(())})
+    torch.testing.assert_close(found.double(), exact.grad, rtol=1e-2, atol=1e-9)
+
+
 def test_parameters_that_are_words_of_python_but_for_a_line() -> None:
     def gated(not_, class_):
         return not_.softmax(-1) * class_

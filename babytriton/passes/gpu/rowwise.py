@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.blocks import CHEAP, inline_cheap, open_kernel
+from babytriton.passes.blocks import CHEAP, inline_cheap, open_kernel, same_extents
 from babytriton.passes.gpu.combining import SHUFFLED, Team, has_shuffles
 from babytriton.passes.gpu.extents import Extent, known
 from babytriton.passes.gpu.pairs import pairs
@@ -37,7 +38,7 @@ from babytriton.passes.gpu.writing import (
 )
 from babytriton.passes.intrinsics import has_slow_functions
 from babytriton.passes.nests import offset
-from babytriton.passes.rows import rows_first, shared_rows
+from babytriton.passes.rows import rows_first, shared_rows, spatial
 from babytriton.passes.statements import is_number
 
 # Threads of a block whose rows are of one warp or less, and of rows of unknown length.
@@ -91,7 +92,11 @@ class Rowwise(ScheduleRule):
             if found and text == REPEATED:
                 break
             sch, infos = kernel[0].copy(), list(kernel[1])
-            infos = inline_cheap(sch, infos, repeat_calls=repeat_calls, text=text)
+            own: list[SBlockInfo] = []
+            if text == REPEATED:  # The row's own numbers, of which each thread has all it needs.
+                infos = inline_cheap(sch, infos)
+                own = _of_whole_rows(sch, infos)
+            infos = inline_cheap(sch, infos, repeat_calls=repeat_calls, text=text, keep=own)
             infos = rows_first(sch, infos)
             rows = shared_rows([sch.get(info.block_rv) for info in infos])
             program = None if rows is None else Program.of(sch, infos, rows)
@@ -111,6 +116,15 @@ class Rowwise(ScheduleRule):
     def _suits(self, program: Program, layout: Layout) -> bool:
         """Whether a way to share rows out is good for what is computed."""
         return True
+
+
+def _of_whole_rows(sch: s_tir.Schedule, infos: Sequence[SBlockInfo]) -> list[SBlockInfo]:
+    """The blocks that have a number for each row, of which they reduce nothing."""
+    rows = next((spatial(sch.get(info.block_rv)) for info in infos if info.is_reduction()), None)
+    if rows is None:
+        return []
+    points = [info for info in infos if not info.is_reduction()]
+    return [info for info in points if same_extents(spatial(sch.get(info.block_rv)), rows)]
 
 
 class RowwiseTogether(Rowwise):
