@@ -53,7 +53,12 @@ def whole_parts(extent: Extent, size: Extent) -> Extent:
 
 def pieces(wanted: Extent, most: Extent) -> Extent:
     """How many pieces something is cut into: so many, if it has work for them; one at least."""
-    return known(tirx.Max(tirx.Min(as_expr(wanted), as_expr(most)), number(1)))
+    return at_least_one(tirx.Min(as_expr(wanted), as_expr(most)))
+
+
+def at_least_one(extent: Extent) -> Extent:
+    """An extent, or 1 where a call tells that it is 0."""
+    return known(tirx.Max(as_expr(extent), number(1)))
 
 
 def position(variables: Sequence[ir.Expr], extents: Sequence[Extent]) -> ir.Expr:

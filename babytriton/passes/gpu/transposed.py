@@ -13,7 +13,7 @@ from tvm.target import Target
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import inline_cheap, is_one, is_pointwise, open_kernel
 from babytriton.passes.gpu.accesses import loads_made
-from babytriton.passes.gpu.extents import Axis, Extent, parts, product, split
+from babytriton.passes.gpu.extents import Axis, Extent, at_least_one, parts, product, split
 from babytriton.passes.gpu.products import BLOCKS
 from babytriton.passes.gpu.program import Program
 from babytriton.passes.gpu.writer import Statements, Vector, Writer
@@ -278,8 +278,9 @@ class Grid:
             has_layers = True
         if has_layers and all(isinstance(count, int) and count <= GRID for count in (rows, layers)):
             return
-        columns, first = told("tile_columns", columns)
-        rows, second = told("tile_rows", rows)
+        # A block is launched also for a tensor without elements.
+        columns, first = told("tile_columns", at_least_one(columns))
+        rows, second = told("tile_rows", at_least_one(rows))
         self.before = [*first, *([] if is_one(layers) else second)]
         for name, count in (("layer", layers), ("tile_row", rows), ("tile_column", columns)):
             if not is_one(count):
