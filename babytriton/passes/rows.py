@@ -35,17 +35,24 @@ def shared_rows(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
 def shared_columns(blocks: Sequence[s_tir.SBlock]) -> Extents | None:
     """The same where what is reduced lies apart in memory, and the shared axes have the last one.
 
-    None also where a block reduces along what lies together.
+    None also where a block reduces along what lies together. What blocks leave to each other lies
+    nowhere.
     """
-    for block in _reductions(blocks):
-        column = spatial_axes(block)[-1:]
-        loads = nodes(block.body.value, ir.TensorLoad) if column else []
-        found = [without_unit_axes(load.source, load.indices) for load in loads]
-        if not any(index and uses(index[-1], column[0][0]) for index in found):
+    made = {region.source for block in blocks for region in block.writes}
+    reductions = _reductions(blocks)
+    rows = len(spatial(reductions[0])) if reductions else 0
+    lie_apart = []
+    for block in blocks:
+        column = spatial_axes(block)[rows - 1 : rows] if rows else []
+        loads = nodes(block.body, ir.TensorLoad) if column else []
+        given = [load for load in loads if load.source not in made]
+        found = [without_unit_axes(load.source, load.indices) for load in given]
+        lie_apart.append(any(index and uses(index[-1], column[0][0]) for index in found))
+        if is_reduction(block) and not reduces_trailing_axes(block):
             return None
-        if reduces_last_axes(block) or not reduces_trailing_axes(block):
+        if is_reduction(block) and given and (not lie_apart[-1] or reduces_last_axes(block)):
             return None
-    return _shared_first(blocks)
+    return _shared_first(blocks) if any(lie_apart) else None
 
 
 def _shared_first(blocks: Sequence[s_tir.SBlock]) -> Extents | None:

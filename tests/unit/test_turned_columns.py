@@ -58,6 +58,16 @@ def norm_that_stays_turned(x):
     return (F.layer_norm(x.permute(0, 2, 3, 1), (x.shape[1],)),)
 
 
+def probabilities(x):
+    """Of classes that do not come last, by way of those that do."""
+    return (x.transpose(1, 2).softmax(-1).transpose(1, 2),)
+
+
+def logarithms(x):
+    y = x.transpose(1, 2) * 2
+    return (F.log_softmax(y, -1).transpose(1, 2) + 1, y.logsumexp(-1))
+
+
 SUMS = [total, cheap_before, norm, variance, two]
 NORMS = [norm_of_channels, norm_and_gelu]
 
@@ -78,6 +88,17 @@ def test_sums_are_one_kernel(fn, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_norms_of_channels_are_one_kernel(fn, channels: int, dtype: torch.dtype) -> None:
     x = torch.randn(2, channels, 7, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert rules(fn, x) == {"ShortColumns"}
+    assert len(compiled(fn, x).kernels) == 1
+    check(fn, x, within=2e-5 if dtype == torch.float32 else 4e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize("fn", [probabilities, logarithms])
+@pytest.mark.parametrize("shape", [(2, 300, 33), (4, 64, 128)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_softmax_is_one_kernel(fn, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     assert rules(fn, x) == {"ShortColumns"}
     assert len(compiled(fn, x).kernels) == 1
     check(fn, x, within=2e-5 if dtype == torch.float32 else 4e-2)
