@@ -33,7 +33,7 @@ class Contexts(Assignments, ControlFlow):
         if item.optional_vars is not None:
             self.bind(item.optional_vars, entered)
         if isinstance(manager, _NO_GRADIENTS):
-            with self.program.builder.tape.off():
+            with self.program.builder.tape.switched(off=True):
                 return self._enter(node, rest)
         if isinstance(manager, torch.autocast):
             dtype = manager.fast_dtype if manager._enabled else None

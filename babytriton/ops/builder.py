@@ -31,7 +31,7 @@ from babytriton.ops.selections import rules
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
-from babytriton.ops.table import PRODUCTS, Callee, Op, stops
+from babytriton.ops.table import Callee, Op, stops
 from babytriton.ops.torch_calls import TorchCalls
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import (
@@ -196,7 +196,7 @@ class Builder(TorchCalls):
             built = [self._placed(expr) for expr in built]
         found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
         for value in found:
-            self.memory.note_call(fn, values, value, op is not None and op.name in PRODUCTS)
+            self.memory.note_call(fn, values, value, op)
         wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
 
@@ -298,8 +298,12 @@ class Builder(TorchCalls):
         return self.memory.read(value)
 
     def view(self, contents: relax.Expr, base: torch.Tensor, meta: torch.Tensor) -> relax.Expr:
-        """What a tensor sees of a memory that was made for the tensor ``base``."""
-        return memory.view(self, Value(self, contents, base), meta).made
+        """What a tensor sees of a memory that was made for the tensor ``base``.
+
+        It has the gradients that it had, also where none are recorded: it is no new tensor.
+        """
+        with self.tape.switched(off=False):
+            return memory.view(self, Value(self, contents, base), meta).made
 
     def overwrite(
         self, contents: relax.Expr, base: torch.Tensor, new: relax.Expr, meta: torch.Tensor

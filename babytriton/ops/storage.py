@@ -7,7 +7,7 @@ new contents, and a tensor that views the storage is read from them when it is u
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tvm.ir import Expr
@@ -16,7 +16,11 @@ from babytriton.diagnostics import Span
 from babytriton.ops.layout import Layout
 from babytriton.ops.refusals import Mutation, Unavailable
 from babytriton.ops.sizes import is_empty, is_known
+from babytriton.ops.table import PRODUCTS, Op, stops
 from babytriton.ops.views import Views
+
+if TYPE_CHECKING:
+    from babytriton.ops.reverse.tape import Tape
 
 
 class Storage:
@@ -110,6 +114,7 @@ class Stored(Protocol):
     Attributes:
         side: the same for tensors that share memory however the caller's tensors lie; others that
             do so may be views or copies of these.
+        is_detached: whether it was made without the gradients of its memory's other tensors.
     """
 
     made: Expr
@@ -117,6 +122,7 @@ class Stored(Protocol):
     storage: Storage | None
     version: object
     side: object
+    is_detached: bool
 
 
 class Emits(Protocol):
@@ -124,10 +130,12 @@ class Emits(Protocol):
 
     Attributes:
         views: which tensors lie in the memory of others.
+        tape: what gradients flow through.
         span: the user's expression being compiled.
     """
 
     views: Views
+    tape: Tape
     span: Span | None
 
     def view(self, contents: Expr, base: torch.Tensor, meta: torch.Tensor) -> Expr:
@@ -140,6 +148,9 @@ class Emits(Protocol):
 
     def after_write(self, seen: Expr, before: Expr, after: Expr, meta: torch.Tensor) -> Expr:
         """A memory that was written to through a tensor, which saw it as ``seen``."""
+
+    def unfollowed(self, expr: Expr) -> Expr:
+        """The same numbers, which gradients do not flow through."""
 
     def value(self, expr: Expr, meta: torch.Tensor) -> Any:
         """A tensor of the program."""
@@ -212,15 +223,15 @@ class Memory:
                 del self.storages[key]
 
     def note_call(
-        self, fn: Callable[..., Any], given: Sequence[Stored], tensor: Stored, is_fixed: bool
+        self, fn: Callable[..., Any], given: Sequence[Stored], tensor: Stored, op: Op | None
     ) -> None:
-        """Take note of a call that gave a tensor, for what it says of layouts.
+        """Take note of a call that gave a tensor, for what it says of layouts and of gradients.
 
         Args:
             fn: what was called.
             given: the tensors that it was called with.
             tensor: its result.
-            is_fixed: whether such results are contiguous whatever they are made of.
+            op: its row, if it has one.
         """
         storage = tensor.storage
         if storage is None or not given:
@@ -229,8 +240,10 @@ class Memory:
         if source is storage:
             tensor.side = object() if fn in _MAY_COPY else given[0].side
             storage.viewed_flat |= fn in _MAY_COPY
+            tensor.is_detached = given[0].is_detached or (op is not None and op.gradient is stops)
             return
-        if not is_fixed and tensor.meta.ndim > 1:
+        is_contiguous = op is not None and op.name in PRODUCTS  # whatever it is made of
+        if not is_contiguous and tensor.meta.ndim > 1:
             storage.roots = storage.roots.union(*(roots_of(other) for other in given))
         if fn in _MAY_COPY and source is not None and roots_of(given[0]):
             storage.note_copy(source, source.version)
@@ -293,10 +306,11 @@ class Memory:
             return tensor.made
         if not storage.is_callers and storage.writers - {tensor.side}:
             self.follow(tensor)
-        if _is_whole(tensor, storage):
-            return storage.expr
-        _require_part(tensor, storage)
-        return self._builder.view(storage.expr, storage.meta, tensor.meta)
+        found = storage.expr
+        if not _is_whole(tensor, storage):
+            _require_part(tensor, storage)
+            found = self._builder.view(storage.expr, storage.meta, tensor.meta)
+        return self._builder.unfollowed(found) if tensor.is_detached else found
 
     def write(self, tensor: Stored, new: Expr) -> None:
         """Put other numbers of the same shape and dtype into a tensor.
@@ -315,6 +329,9 @@ class Memory:
                 raise Mutation(_SHARED, _OWN)
             if storage.part is not None and storage.part.write is None:
                 raise Mutation("where it lies in another tensor is known only at run time", _CLONE)
+            if tensor.is_detached and self._builder.tape.records(new):
+                why = "it is detached from a tensor whose gradients what is written would change"
+                raise Mutation(why, "use .detach().clone() for a tensor of its own")
         if storage is None or _is_whole(tensor, storage):
             whole = new
         else:
@@ -329,7 +346,7 @@ class Memory:
                 new = whole
             else:
                 new = self._builder.after_write(seen, seen, new, tensor.meta)
-        tensor.made = new
+        tensor.made = self._builder.unfollowed(new) if tensor.is_detached else new
         if storage is not None:
             storage.expr = whole
             storage.version = tensor.version = object()

@@ -60,6 +60,7 @@ class Value:
         self.storage = storage
         self.version = None if storage is None else storage.version
         self.side: object = None
+        self.is_detached = False
 
     @property
     def expr(self) -> relax.Expr:

@@ -242,6 +242,95 @@ def test_writes_that_are_not_recorded() -> None:
     torch.testing.assert_close(gradients(jit(writes), x), gradients(writes, x))
 
 
+def view_after_writes(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * w
+    v = y.view(-1)
+    z = y[1:]
+    v[:] *= v[:] * 2 - 1
+    y += 1
+    with torch.no_grad():
+        v.clamp_(-2, 2)
+        other = z * 2
+        z.mul_(3)
+    return v * 2, z * w[1:], y, other
+
+
+def row_in_loop(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * w
+    v = y[0]
+    for i in range(2):
+        y[i + 1] += y[i]
+        with torch.no_grad():
+            v.clamp_(-1, 1)
+    return v * 2, y
+
+
+def detached_before_writes(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * 2
+    whole = y.detach()
+    part, flat = whole[1:], whole.view(-1)
+    y.mul_(w)
+    return whole, part * w[1:], flat, y
+
+
+def detached_is_written(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y, z = x * 2, x * w
+    whole, part = y.detach(), z.detach()[1:]
+    whole.mul_(3)
+    part.add_(1)
+    with torch.no_grad():
+        whole[0].copy_(w[0])
+    return whole, y * w, part, z * z
+
+
+def detached_in_branch(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x * w
+    whole = y.detach()
+    if x.sum() > 0:
+        whole.mul_(2)
+    else:
+        y.mul_(w)
+    for _ in range(3):
+        y.mul_(w)
+        whole.add_(1)
+    return whole, y
+
+
+def copied_without_gradients(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = torch.zeros_like(x)
+    with torch.no_grad():
+        y.copy_(x)
+    return y, y * w
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        view_after_writes,
+        row_in_loop,
+        detached_before_writes,
+        detached_is_written,
+        detached_in_branch,
+        copied_without_gradients,
+    ],
+)
+def test_which_tensors_of_a_memory_have_gradients(fn: Callable[..., Any], sign: int) -> None:
+    x, w = (double(3, 4).detach().abs().mul(sign).requires_grad_() for _ in range(2))
+    for ours, theirs in zip(jit(fn)(x, w), fn(x, w), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.requires_grad == theirs.requires_grad
+        if theirs.requires_grad:
+            grad = torch.rand_like(theirs)
+            found, expected = (
+                torch.autograd.grad(
+                    y, (x, w), grad, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+                for y in (ours, theirs)
+            )
+            torch.testing.assert_close(found, expected)
+
+
 def test_writes_to_views_that_are_not_recorded() -> None:
     def writes(a: torch.Tensor) -> torch.Tensor:
         x, y = a.clone(), a * 2

@@ -100,8 +100,10 @@ def after_write(builder: Builder, seen: relax.Expr, before: relax.Expr, after: V
         before, after: what the memory holds.
     """
     kept = builder.tape.find(before)
-    if kept is None or not (builder.tape.is_off or builder.tape.find(seen) is None):
+    if not builder.tape.is_off and (kept is None or builder.tape.find(seen) is not None):
         return after
+    if kept is None:
+        return Value(builder, builder.unfollowed(after.made), after.meta)
     found = Value(builder, R.emit(after.made), after.meta)
     builder.tape.replace(CopyStep(kept, (found,), builder.span))
     return found

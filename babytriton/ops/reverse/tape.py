@@ -68,6 +68,10 @@ class Tape:
         """The tensor that an expression is, if it depends on what gradients are asked of."""
         return self._followed.get(expr) if isinstance(expr, relax.Var) else None
 
+    def records(self, expr: Any) -> bool:
+        """Whether steps are noted that compute something from an expression."""
+        return self.running and self.find(expr) is not None
+
     def follows(self, value: Value) -> bool:
         """Whether a tensor does; numbers of Python do not, as in torch."""
         return not isinstance(value, Scalar) and self.find(value.expr) is not None
@@ -104,9 +108,9 @@ class Tape:
             self._paused, self.is_off = before
 
     @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """Inside, the user's code asks for no gradients."""
-        before, self.is_off = self.is_off, True
+    def switched(self, *, off: bool) -> Iterator[None]:
+        """Inside, the user's code asks for no gradients, or for what it asks whatever is around."""
+        before, self.is_off = self.is_off, off
         try:
             yield
         finally:

@@ -55,6 +55,7 @@ class Selection(Value):
         self.storage = None
         self.version = None
         self.side = None
+        self.is_detached = False
         self.whole = whole
         self.mask = mask
         self.axis = axis
