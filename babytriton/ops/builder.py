@@ -330,7 +330,9 @@ class Builder(TorchCalls):
     def argument(self, name: str, type: TensorType) -> Value:
         """Declare a tensor parameter of the program."""
         meta = self.meta(type)
-        return self.value(R.arg(name, relax_type(TensorType.of(meta))), meta)
+        expr = R.arg(name, relax_type(TensorType.of(meta)))
+        self.views.note_in_memory([expr])
+        return self.value(expr, meta)
 
     def cotangent(self, name: str, result: Value) -> Value:
         """Declare a parameter for the gradient of a tensor of the program."""

@@ -88,6 +88,7 @@ class TorchCall:
             for n, axes in self._turned:
                 given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
             for n, view in self._viewed:
+                view = view.with_sizes(Dim, partial(self._size, given)) if self.sizes else view
                 given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
             if self._rest is not None:
                 result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)

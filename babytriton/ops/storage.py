@@ -62,8 +62,7 @@ class Storage:
     @property
     def is_alone(self) -> bool:
         """Whether it is what it was made as, and no other's memory."""
-        is_first = self.version is self.first[1]
-        return is_first and self.part is None and not self.copies and not self.is_callers
+        return self.version is self.first[1] and self.part is None and not self.copies
 
     @property
     def identities(self) -> set[Storage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,9 @@ _TOKENS_FIRST = (0, 2, 1, 3)
 _OF_LIBRARIES = PRODUCTS | {_ATTENTION}
 """Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
 result, and gives new tensors, no views, but for these:"""
+
+_HALVES = 8
+"""Elements of two bytes that libraries load at once, from where these begin."""
 
 _MAY_VIEW = frozenset({"einsum"})
 """Those that give a view of their operand, where they have one alone and nothing to sum."""
@@ -89,15 +92,17 @@ class TorchCalls(Emission):
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        is_of_library, layout = self._is_of_library(fn), self._layout(fn)
+        layout = self._layout(fn)
 
         def laid_out(meta: torch.Tensor) -> TensorType:
             return TensorType.of(meta.permute(layout) if meta.ndim == len(layout) > 0 else meta)
 
         types = tuple(map(laid_out, metas))
-        sizes = {size_text(n): n for n in symbolic_in((args, kwargs, [t.shape for t in types]))}
+        reads = [self._read(fn, value) for value in values]
+        views = [view.numbers for _, _, view in reads if view is not None]
+        numbers = symbolic_in((args, kwargs, [t.shape for t in types], views))
+        sizes = {size_text(n): n for n in numbers}
         held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
-        reads = [self._read(value) if is_of_library else (value.expr, (), None) for value in values]
         call = TorchCall(
             fn,
             held_args,
@@ -106,8 +111,8 @@ class TorchCalls(Emission):
             tuple(sizes),
             Fallback(name, reason, self.span),
             tuple(turns for _, turns, _ in reads),
-            tuple(view for _, _, view in reads),
-            is_of_library and not self._may_view(fn, len(values)),
+            tuple(view and view.with_sizes(torch.SymInt, _as_dim) for _, _, view in reads),
+            self._is_one_of(fn, _OF_LIBRARIES) and not self._may_view(fn, len(values)),
             layout,
         )
         exprs = [expr for expr, _, _ in reads]
@@ -131,30 +136,37 @@ class TorchCalls(Emission):
             for x, meta in zip(found, metas)
         ]
 
-    def _name(self, fn: Callee) -> str | None:
+    def _row(self, fn: Callee) -> Op | None:
         """The row of a callable, or of that of which it is the gradient."""
-        fn = fn.fn if isinstance(fn, TorchGradient) else fn
-        return self.table[fn].name if fn in self.table else None
+        return self.table.get(fn.fn if isinstance(fn, TorchGradient) else fn)
 
-    def _is_of_library(self, fn: Callee) -> bool:
-        """Whether torch runs a library for a callable."""
-        return self._name(fn) in _OF_LIBRARIES
+    def _is_one_of(self, fn: Callee, names: Set[str]) -> bool:
+        """Whether a callable, or that of which it is the gradient, has one of some rows."""
+        row = self._row(fn)
+        return row is not None and row.name in names
 
     def _may_view(self, fn: Callee, count: int) -> bool:
         """Whether a callable's results may be views of one of so many operands."""
-        return isinstance(fn, TorchGradient) or (count == 1 and self._name(fn) in _MAY_VIEW)
+        return isinstance(fn, TorchGradient) or (count == 1 and self._is_one_of(fn, _MAY_VIEW))
 
     def _layout(self, fn: Callee) -> tuple[int, ...]:
         """The order in which the axes of a callable's results lie in memory, if that is known."""
-        return _TOKENS_FIRST if self._name(fn) == _ATTENTION else ()
+        return _TOKENS_FIRST if self._is_one_of(fn, {_ATTENTION}) else ()
 
-    def _read(self, value: Value) -> tuple[relax.Expr, tuple[int, ...], View | None]:
-        """What a library is given for a tensor, how that is turned, and what it sees of it."""
-        found = self.views.of(value.expr)
-        if found is None:
-            return (*self.views.unturned(value.expr), None)
-        expr, view = found
-        return expr, (), view
+    def _read(self, fn: Callee, value: Value) -> tuple[relax.Expr, tuple[int, ...], View | None]:
+        """What a callable is given for a tensor, how that is turned, and what it sees of it.
+
+        Libraries, whose results are the same however their operands lie, read what there is, unless
+        that makes them slow. Torch is given what it would have itself.
+        """
+        row, is_of_library = self._row(fn), self._is_one_of(fn, _OF_LIBRARIES)
+        found = None if row is None or row.registered else self.views.of(value)
+        if found is not None:
+            expr, view = found
+            is_slow = value.meta.dtype.itemsize == 2 and view.breaks_steps_of(_HALVES)
+            if not is_slow if is_of_library else view.is_like(value.meta):
+                return expr, (), view
+        return (*self.views.unturned(value.expr), None) if is_of_library else (value.expr, (), None)
 
     def note_unknown(self, name: str, operands: Any, results: Any) -> None:
         """Take note of a call of the user's own code, which has no gradient.

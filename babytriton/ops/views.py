@@ -7,15 +7,16 @@ it lies asks here where that is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import ir, relax, tirx
+from tvm import ir, relax
 
-from babytriton.ops.sizes import is_empty
+from babytriton.ops.sizes import is_empty, symbolic_in
+from babytriton.ops.trees import map_leaves
 
 if TYPE_CHECKING:
     from babytriton.ops.layout import Layout
@@ -36,14 +37,34 @@ class View:
         offset: of the first element, in elements.
     """
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The view of the tensor."""
+        """The view of the tensor, whose sizes are numbers."""
         tensor = tensor.contiguous()
         return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """All of it: the sizes, the strides, and the offset."""
+        return *self.size, *self.stride, self.offset
+
+    def breaks_steps_of(self, count: int) -> bool:
+        """Whether its rows are known not to start at multiples of so many elements as copies do."""
+        return _has_steps_of(count, (*_strides(self.size), 0)) and not _has_steps_of(
+            count, (*self.stride, self.offset)
+        )
+
+    def is_like(self, tensor: torch.Tensor) -> bool:
+        """Whether it is known that a tensor lies so as well."""
+        strides = (*self.stride, *tensor.stride())
+        return not symbolic_in(strides) and self.stride == tensor.stride()
+
+    def with_sizes(self, kind: type, fn: Callable[[Any], Any]) -> View:
+        """The same with what a function gives for each number in it that is of some kind."""
+        return View(*map_leaves((self.size, self.stride, self.offset), kind, fn))
 
 
 @dataclass
@@ -54,7 +75,8 @@ class _Known:
         turned: what each transposed tensor is transposed from, and its axes of that.
         whole: what each reshaped tensor is all of.
         parts: of which contents each tensor is a part, with torch's layouts of these and of it.
-        in_memory: what lies in memory whoever reads it: what products give, and torch's functions.
+        in_memory: what lies in memory whoever reads it: the program's arguments, and what products
+            give and torch's functions.
         puts: the writes that each tensor is another one after.
         written: the memory before a tensor that it holds was written to, and that tensor's layout.
     """
@@ -154,33 +176,46 @@ class Views:
         """
         return self._known.turned.get(expr, (expr, tuple(range(len(expr.ty.shape)))))
 
-    def of(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
+    def of(self, value: Value) -> tuple[relax.Expr, View] | None:
         """In which tensor another one lies, and how, if that is in memory anyway."""
-        return self._reshaped(expr) or self._part(expr)
+        return self._reshaped(value) or self._part(value)
 
-    def _reshaped(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
+    def _reshaped(self, value: Value) -> tuple[relax.Expr, View] | None:
         """What a tensor is all of, if that is in memory, reshaped and then perhaps transposed."""
-        tensor, axes = self.unturned(expr)
+        tensor, axes = self.unturned(value.expr)
         whole = tensor
         while whole in self._known.whole:
             whole = self._known.whole[whole]
-        shape = [int(n) for n in tensor.ty.shape if isinstance(n, tirx.IntImm)]
-        if whole is tensor or whole not in self._known.in_memory or len(shape) < len(axes):
+        if whole is tensor or whole not in self._known.in_memory:
             return None
-        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        return whole, View(tuple(shape[n] for n in axes), tuple(strides[n] for n in axes), 0)
+        size = value.meta.shape
+        lies = [size[axes.index(n)] for n in range(len(axes))]
+        strides = _strides(lies)
+        return whole, View(tuple(size), tuple(strides[n] for n in axes), 0)
 
-    def _part(self, expr: relax.Expr) -> tuple[relax.Expr, View] | None:
+    def _part(self, value: Value) -> tuple[relax.Expr, View] | None:
         """What torch has a tensor in the memory of."""
-        if expr not in self._known.parts:
+        if value.expr not in self._known.parts:
             return None
-        whole, base, meta = self._known.parts[expr]
-        offset = meta.storage_offset()
-        sizes = (*meta.shape, *meta.stride(), offset, *base.shape)
-        if any(isinstance(n, torch.SymInt) for n in sizes) or is_empty(meta):
+        whole, base, meta = self._known.parts[value.expr]
+        if is_empty(meta) or not (whole in self._known.in_memory or _is_most_of(meta, base)):
             return None
-        is_whole = meta.numel() == base.numel() and meta.is_contiguous()
-        is_made = whole in self._known.in_memory or 2 * meta.numel() >= base.numel()
-        if is_whole or not is_made:
-            return None
-        return whole, View(tuple(meta.shape), tuple(meta.stride()), int(offset))
+        return whole, View(tuple(meta.shape), tuple(meta.stride()), meta.storage_offset())
+
+
+def _strides(size: Sequence[Any]) -> list[Any]:
+    """Those of contiguous tensors."""
+    return [math.prod(size[n + 1 :]) for n in range(len(size))]
+
+
+def _has_steps_of(count: int, steps: Iterable[Any]) -> bool:
+    """Whether all are 1, known to be multiples of a number, or told by a call."""
+    return all(isinstance(n, torch.SymInt) or n == 1 or n % count == 0 for n in steps)
+
+
+def _is_most_of(part: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether to write all of a tensor takes little more time than to write a part of it."""
+    if any(isinstance(n, torch.SymInt) for n in (*part.shape, *whole.shape)):
+        return False
+    is_whole = part.numel() == whole.numel() and part.is_contiguous()
+    return not is_whole and 2 * part.numel() >= whole.numel()

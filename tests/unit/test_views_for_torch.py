@@ -197,3 +197,109 @@ def test_memory_of_another_dtype() -> None:
     program = bt.jit(target=gpu.TARGET)(other_numbers).lower(x, w, v).compile()
     found = gpu.call(program, (x, w, v))
     torch.testing.assert_close(found, other_numbers(x, w, v), rtol=0, atol=0, equal_nan=True)
+
+
+def flat(x, w):
+    return F.linear(x.view(-1, x.shape[-1]), w)
+
+
+def one_of_several(x, w, n: int):
+    return x @ w[n]
+
+
+def halves_of_rows(x, w):
+    a, b = x.chunk(2, -1)
+    return a @ w + b @ w
+
+
+def heads_of_arguments(p, w):
+    q, k, v = p.view(BATCH, -1, 3, HEADS, 16).permute(2, 0, 3, 1, 4)
+    a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return a.transpose(1, 2).flatten(2) @ w
+
+
+def sorted_rows(x):
+    return x.view(-1, 64).sort(dim=-1, stable=True).values
+
+
+def added_to_rows(x, rows, new):
+    return x[1].index_add(0, rows, new)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+OF_ARGUMENTS = {
+    "flat": (flat, (drawn(2, 300, 64), drawn(128, 64)), 0),
+    "one_of_several": (one_of_several, (drawn(500, 64), drawn(3, 64, 128), 1), 0),
+    "halves_of_rows": (halves_of_rows, (drawn(500, 128), drawn(64, 96)), 1),
+    "heads_of_arguments": (
+        heads_of_arguments,
+        (drawn(BATCH, 100, 3 * HEADS * 16), drawn(HEADS * 16, 64)),
+        0,
+    ),
+    "sorted_rows": (sorted_rows, (drawn(3, 500, 64),), 0),
+    "added_to_rows": (
+        added_to_rows,
+        (drawn(2, 500, 64), torch.arange(600) * 7 % 500, drawn(600, 64)),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", OF_ARGUMENTS)
+def test_views_of_arguments_are_not_copied(name: str, dynamic: bool) -> None:
+    fn, args, kernels = OF_ARGUMENTS[name]
+    program = bt.jit(target=gpu.TARGET, dynamic=dynamic)(fn).lower(*args).compile()
+    found = gpu.call(program, args)
+    torch.testing.assert_close(found, fn(*args), rtol=1e-4, atol=1e-4)
+    if not dynamic or name not in ("sorted_rows", "added_to_rows"):
+        assert len(program.kernels) == kernels
+
+
+@pytest.mark.parametrize("name", ["flat", "one_of_several", "halves_of_rows", "heads_of_arguments"])
+def test_gradients_of_views_of_arguments(name: str) -> None:
+    fn, given, _ = OF_ARGUMENTS[name]
+    args = [x.clone().requires_grad_() if isinstance(x, torch.Tensor) else x for x in given]
+    expected = fn(*args)
+    grad = torch.randn_like(expected).detach()
+    theirs = torch.autograd.grad(expected, [x for x in args if isinstance(x, torch.Tensor)], grad)
+    program = bt.jit(target=gpu.TARGET)(fn).lower(*args).compile()
+    for ours, other in zip(gpu.gradients(program, tuple(args), {0: grad}), theirs, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_view_of_an_argument_that_lies_otherwise() -> None:
+    x, w = drawn(300, 2, 64).transpose(0, 1), drawn(64, 128).T
+    program = bt.jit(target=gpu.TARGET)(lambda x, w: F.linear(x.reshape(-1, 64), w)).lower(x, w)
+    expected = F.linear(x.reshape(-1, 64), w)
+    torch.testing.assert_close(gpu.call(program.compile(), (x, w)), expected)
+
+
+def written_after(x, w):
+    """The product is of what the argument was."""
+    y = x[1] @ w
+    x.mul_(2)
+    return y, x[1] @ w
+
+
+def test_an_argument_that_is_written_to() -> None:
+    x, w = drawn(2, 300, 64), drawn(64, 128)
+    ours, theirs = x.clone(), x.clone()
+    program = bt.jit(target=gpu.TARGET)(written_after).lower(ours, w).compile()
+    torch.testing.assert_close(gpu.call(program, (ours, w)), written_after(theirs, w))
+    torch.testing.assert_close(ours, theirs)
+
+
+def from_the_second(x, w):
+    return x[:, 1:] @ w
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [(torch.float32, 0), (torch.bfloat16, 1)])
+def test_halves_that_libraries_could_not_load_as_vectors(dtype: torch.dtype, copies: int) -> None:
+    x, w = drawn(512, 65).to(dtype), drawn(64, 512).to(dtype)
+    program = bt.jit(target=gpu.TARGET)(from_the_second).lower(x, w).compile()
+    assert len(program.kernels) == copies
+    torch.testing.assert_close(gpu.call(program, (x, w)), from_the_second(x, w))
