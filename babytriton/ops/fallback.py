@@ -128,12 +128,18 @@ class TorchCall:
                 it took before, of the one that it takes now.
         """
         first = len(self.sizes)
-        turns = dict(enumerate(self.turns))
+        turns, views = dict(enumerate(self.turns)), list(self.views)
         for n, made in axes.items():
+            view = views[n - first] if n - first < len(views) else None
+            turned = None if view is None else view.turned(made)
+            if turned is not None:
+                views[n - first] = turned
+                continue
             turn = turns.get(n - first) or range(len(made))
             turns[n - first] = tuple(made[axis] for axis in turn)
         count = max(turns, default=-1) + 1
-        return replace(self, turns=tuple(turns.get(n, ()) for n in range(count)))
+        known = tuple(turns.get(n, ()) for n in range(count))
+        return replace(self, turns=known, views=tuple(views))
 
     def _filled(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with their tensors and sizes."""

@@ -61,7 +61,7 @@ class Storage:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is what it was made as, and no other's memory."""
+        """Whether it is what it was made as, and shares nothing with other storages."""
         return self.version is self.first[1] and self.part is None and not self.copies
 
     @property
@@ -176,7 +176,7 @@ class Memory:
         storage = self.storages.get(key)
         if storage is None:
             storage = self.storages[key] = Storage(expr, meta)
-        elif storage.is_alone and expr is not storage.expr:
+        elif storage.is_alone and not storage.is_callers and expr is not storage.expr:
             self._builder.views.note_part(expr, meta, storage.expr, storage.meta)
         return storage
 
@@ -240,6 +240,8 @@ class Memory:
             tensor.side = object() if fn in _MAY_COPY else given[0].side
             storage.viewed_flat |= fn in _MAY_COPY
             tensor.is_detached = given[0].is_detached or (op is not None and op.gradient is stops)
+            if storage.is_callers and fn not in _ABSOLUTE:
+                self._note_part(given[0], tensor)
             return
         is_contiguous = op is not None and op.name in PRODUCTS  # whatever it is made of
         if not is_contiguous and tensor.meta.ndim > 1:
@@ -247,6 +249,14 @@ class Memory:
         if fn in _MAY_COPY and source is not None and roots_of(given[0]):
             storage.note_copy(source, source.version)
             storage.roots |= roots_of(given[0])
+
+    def _note_part(self, seen: Stored, tensor: Stored) -> None:
+        """Take note that a tensor is a part of one in the caller's memory, where that is known."""
+        storage, views = tensor.storage, self._builder.views
+        if storage is None or not storage.is_alone or tensor.made is storage.expr:
+            return
+        if seen.made is storage.expr or views.is_part(seen.made, storage.expr):
+            views.note_part(tensor.made, tensor.meta, storage.expr, storage.meta)
 
     def returned(self, fn: Callable[..., Any], tensor: Stored) -> Any:
         """What a call gave that gave the tensor it was called with.
@@ -370,6 +380,9 @@ _MAY_COPY = frozenset(
     | {torch.Tensor.contiguous}
 )
 """What gives a view of a contiguous tensor, and may give a copy of another."""
+
+_ABSOLUTE = frozenset({torch.as_strided, torch.Tensor.as_strided})
+"""What counts from the start of a memory, which the caller's tensors may begin behind."""
 
 _OF_LAYOUT = frozenset(
     {torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor.is_contiguous}

@@ -36,6 +36,9 @@ _OF_LIBRARIES = PRODUCTS | {_ATTENTION}
 """Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
 result, and gives new tensors, no views, but for these:"""
 
+_MAY_WRITE = frozenset({"embedding", "embedding_bag", "batch_norm", "instance_norm"})
+"""Those that may write to their operands, which are no others' memory."""
+
 _HALVES = 8
 """Elements of two bytes that libraries load at once, from where these begin."""
 
@@ -157,15 +160,14 @@ class TorchCalls(Emission):
         """What a callable is given for a tensor, how that is turned, and what it sees of it.
 
         Libraries, whose results are the same however their operands lie, read what there is, unless
-        that makes them slow. Torch is given what it would have itself.
+        that makes them slow. Torch is given what it would have itself. What the user has written
+        may write to what it is given, and gets no part of an argument.
         """
         row, is_of_library = self._row(fn), self._is_one_of(fn, _OF_LIBRARIES)
-        found = None if row is None or row.registered else self.views.of(value)
-        if found is not None:
-            expr, view = found
-            is_slow = value.meta.dtype.itemsize == 2 and view.breaks_steps_of(_HALVES)
-            if not is_slow if is_of_library else view.is_like(value.meta):
-                return expr, (), view
+        may_write = row is None or row.registered or row.name in _MAY_WRITE
+        found = None if may_write else self.views.of(value)
+        if found is not None and _suits(found[1], value.meta, is_of_library):
+            return found[0], (), found[1]
         return (*self.views.unturned(value.expr), None) if is_of_library else (value.expr, (), None)
 
     def note_unknown(self, name: str, operands: Any, results: Any) -> None:
@@ -180,6 +182,13 @@ class TorchCalls(Emission):
             given, made = (tuple(map(still, values_in(x))) for x in (operands, results))
             why = "it is no row of the operator table; bt.register can give it one, with a gradient"
             self.tape.note(UnknownStep(name, why, given, made, self.span))
+
+
+def _suits(view: View, meta: torch.Tensor, is_of_library: bool) -> bool:
+    """Whether a callable takes a view for a tensor."""
+    if is_of_library:
+        return meta.dtype.itemsize != 2 or not view.breaks_steps_of(_HALVES)
+    return view.is_like(meta)
 
 
 def _as_dim(size: torch.SymInt) -> Dim:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 
 from babytriton.ops.sizes import is_empty, symbolic_in
 from babytriton.ops.trees import map_leaves
@@ -35,14 +35,16 @@ class View:
     Attributes:
         size, stride: of each dimension, in elements.
         offset: of the first element, in elements.
+        whole: the sizes of the contiguous tensor, if no call tells them.
     """
 
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
+    whole: tuple[int, ...] = ()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The view of the tensor, whose sizes are numbers."""
+        """The view, whose sizes are numbers, of a tensor; of a copy of one that has gaps."""
         tensor = tensor.contiguous()
         return tensor.as_strided(self.size, self.stride, tensor.storage_offset() + self.offset)
 
@@ -64,7 +66,35 @@ class View:
 
     def with_sizes(self, kind: type, fn: Callable[[Any], Any]) -> View:
         """The same with what a function gives for each number in it that is of some kind."""
-        return View(*map_leaves((self.size, self.stride, self.offset), kind, fn))
+        return View(*map_leaves((self.size, self.stride, self.offset, self.whole), kind, fn))
+
+    def turned(self, axes: Sequence[int]) -> View | None:
+        """The same of another contiguous tensor, of which that one is a transpose.
+
+        Args:
+            axes: of the other one, in the order that makes that one of it.
+
+        Returns:
+            None where a dimension goes along several axes, or a call tells where it goes.
+        """
+        if not self.whole or not all(isinstance(n, int) for n in self.numbers):
+            return None
+        size = tuple(self.whole[axes.index(n)] for n in range(len(axes)))
+        own, others = _strides(self.whole), _strides(size)
+        last, rest = [], self.offset
+        for step in own:
+            place, rest = divmod(rest, step)
+            last.append(place)
+        offset = sum(place * others[axis] for place, axis in zip(last, axes))
+        stride = []
+        for count, step in zip(self.size, self.stride):
+            steps = count > 1 and step > 0
+            along = next((n for n, x in enumerate(own) if self.whole[n] > 1 and step % x == 0), 0)
+            if steps:
+                last[along] += (count - 1) * (step // own[along])
+            stride.append(step // own[along] * others[axes[along]] if steps else 0)
+        is_within = all(place < n for place, n in zip(last, self.whole))
+        return View(self.size, tuple(stride), offset, size) if is_within else None
 
 
 @dataclass
@@ -161,6 +191,10 @@ class Views:
         if meta.dtype == base.dtype and base.is_contiguous() and not base.storage_offset():
             self._known.parts[expr] = whole, base, meta
 
+    def is_part(self, expr: relax.Expr, whole: relax.Expr) -> bool:
+        """Whether a tensor is known to be a part of another one, and where."""
+        return expr in self._known.parts and self._known.parts[expr][0] is whole
+
     def undone(self, expr: relax.Call) -> relax.Expr | None:
         """What a transpose gives again that undoes another one."""
         if expr.op != _PERMUTE:
@@ -191,7 +225,9 @@ class Views:
         size = value.meta.shape
         lies = [size[axes.index(n)] for n in range(len(axes))]
         strides = _strides(lies)
-        return whole, View(tuple(size), tuple(strides[n] for n in axes), 0)
+        sizes = tuple(int(n) for n in whole.ty.shape if isinstance(n, tirx.IntImm))
+        known = sizes if len(sizes) == len(whole.ty.shape) else ()
+        return whole, View(tuple(size), tuple(strides[n] for n in axes), 0, known)
 
     def _part(self, value: Value) -> tuple[relax.Expr, View] | None:
         """What torch has a tensor in the memory of."""
@@ -200,7 +236,8 @@ class Views:
         whole, base, meta = self._known.parts[value.expr]
         if is_empty(meta) or not (whole in self._known.in_memory or _is_most_of(meta, base)):
             return None
-        return whole, View(tuple(meta.shape), tuple(meta.stride()), meta.storage_offset())
+        known = () if symbolic_in(tuple(base.shape)) else tuple(base.shape)
+        return whole, View(tuple(meta.shape), tuple(meta.stride()), meta.storage_offset(), known)
 
 
 def _strides(size: Sequence[Any]) -> list[Any]:

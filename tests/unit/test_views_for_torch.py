@@ -303,3 +303,88 @@ def test_halves_that_libraries_could_not_load_as_vectors(dtype: torch.dtype, cop
     program = bt.jit(target=gpu.TARGET)(from_the_second).lower(x, w).compile()
     assert len(program.kernels) == copies
     torch.testing.assert_close(gpu.call(program, (x, w)), from_the_second(x, w))
+
+
+def by_address(x):
+    return x.as_strided((3, 8), (4, 1), 5).sort(dim=-1, stable=True).values
+
+
+def part_by_address(x):
+    return x.as_strided((4, 8), (4, 1), 5)[1:].sort(dim=-1, stable=True).values
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("fn", [by_address, part_by_address])
+def test_places_that_count_from_the_start_of_the_memory(fn, dynamic: bool) -> None:
+    x = drawn(400)[3:99].view(2, 6, 8)
+    assert torch.equal(bt.jit("cpu", dynamic=dynamic)(fn)(x), fn(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_arguments_that_begin_within_a_memory(dynamic: bool) -> None:
+    def rows(x):
+        return x[1].sort(dim=-1, stable=True).values, x.view(-1, 4)[2:].sort(dim=-1).values
+
+    x = drawn(400)[3:99].view(2, 6, 8)
+    for ours, theirs in zip(bt.jit("cpu", dynamic=dynamic)(rows)(x), rows(x)):
+        assert torch.equal(ours, theirs)
+
+
+def test_operands_that_torch_may_write_to_are_no_parts_of_arguments() -> None:
+    def limited(at, w):
+        return F.embedding(at, w[1], max_norm=0.5)
+
+    at, w = torch.tensor([0, 2]), drawn(2, 4, 8)
+    before = w.clone()
+    torch.testing.assert_close(bt.jit("cpu")(limited)(at, w), limited(at, w.clone()))
+    assert torch.equal(w, before)
+
+
+TURNS = {
+    "transposed": lambda x: x.mT,
+    "last axis first": lambda x: x.permute(2, 0, 1),
+    "reversed": lambda x: x.permute(2, 1, 0),
+}
+VIEWS = {
+    "one of it": lambda x: x[1],
+    "a slice": lambda x: x[:, 2:, 1::2],
+    "a diagonal": lambda x: x.diagonal(dim1=0, dim2=2),
+    "expanded": lambda x: x[0, :, None, :].expand(-1, 3, -1),
+    "reshaped": lambda x: x.reshape(2, -1)[1],
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("seen", VIEWS)
+def test_a_view_of_what_is_turned(turn: str, seen: str) -> None:
+    """Where nothing is copied, it lies in the memory of what was turned."""
+    x = drawn(4, 6, 8)
+    turned = TURNS[turn](x)
+    whole = turned.contiguous()
+    part = VIEWS[seen](whole)
+    view = View(tuple(part.shape), part.stride(), part.storage_offset(), tuple(whole.shape))
+    made = sorted(range(3), key=lambda n: -turned.stride(n))
+    axes = [made.index(n) for n in range(3)]
+    found = view.turned(axes)
+    assert (found is None) == (seen in ("a diagonal", "reshaped"))
+    if found is not None:
+        assert torch.equal(found.of(x), part)
+        assert found.of(x).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_calls_see_parts_of_what_is_turned() -> None:
+    call = TorchCall(torch.clone, (), {}, (), views=(View((6, 4), (4, 1), 24, (8, 6, 4)),))
+    turned = call.turning({0: (2, 1, 0)})
+    assert turned.turns == ()
+    assert turned.views == (View((6, 4), (8, 48), 1, (4, 6, 8)),)
+
+
+def experts(x, w):
+    return x @ w[1]
+
+
+def test_experts_that_are_given_transposed() -> None:
+    x, w = drawn(500, 64), drawn(3, 128, 64).mT
+    program = bt.jit(target=gpu.TARGET)(experts).lower(x, w).compile()
+    assert program.kernels == ()
+    torch.testing.assert_close(gpu.call(program, (x, w)), experts(x, w), rtol=1e-4, atol=1e-4)
