@@ -182,10 +182,11 @@ class Symbols(ShapeEnv):
         """
         dividend, divisor = (sympy.expand(_expr(n)) for n in (number, by))
         exact = sympy.cancel(dividend / divisor)
-        if sympy.denom(exact) == 1:
+        if _is_whole(exact):
             return self._number(exact), 0
         quotients = [sympy.cancel(term / divisor) for term in sympy.Add.make_args(dividend)]
-        quotient = sympy.Add(*(q for q in quotients if sympy.denom(q) == 1))
+        whole = [sympy.floor(q) if q.is_Rational else q for q in quotients]
+        quotient = sympy.Add(*(q for q in whole if _is_whole(q)))
         rest = sympy.expand(dividend - quotient * divisor)
         if not is_known(self._number(rest) >= 0):
             quotient, rest = quotient - 1, rest + divisor
@@ -251,6 +252,11 @@ class Symbols(ShapeEnv):
         if text not in self.variables:
             self.variables[text] = self.declare(size)
         return self.variables[text]
+
+
+def _is_whole(expr: sympy.Expr) -> bool:
+    """Whether nothing is divided by anything: of ``n - 5/4`` itself there is no denominator."""
+    return bool(sympy.denom(sympy.together(expr)) == 1)
 
 
 def _expr(number: Any) -> Any:

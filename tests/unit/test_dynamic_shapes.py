@@ -534,6 +534,20 @@ def test_slices_whose_sizes_torch_knows() -> None:
         torch.testing.assert_close(compiled(x), cut(x))
 
 
+def from_the_ends(x):
+    y = x.clone()
+    y[:, 1:, -2, 3] = 0
+    y[1, :, -2:, 1:] *= y[-1, 0, -3, -2]
+    return y, x[1, 2, -2, 3], x[:, -1, -3, 1:]
+
+
+def test_places_from_the_ends_of_symbolic_sizes() -> None:
+    compiled = bt.jit("cpu")(from_the_ends).lower(bt.Tensor["a", 5, "b", 4]).compile()
+    for a, b in ((7, 4), (2, 9), (9, 6)):
+        x = drawn(a, 5, b, 4)
+        torch.testing.assert_close(compiled(x), from_the_ends(x))
+
+
 def test_another_shape_is_read_in_one_piece() -> None:
     def flattened(x):
         return x.flatten(1) * 2
