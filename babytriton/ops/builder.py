@@ -196,7 +196,7 @@ class Builder(TorchCalls):
             built = [self._placed(expr) for expr in built]
         found = [self.value(expr, meta) for expr, meta in zip(built, metas)]
         for value in found:
-            self.memory.note_call(fn, values, value, op)
+            self.memory.note_call(fn, values, kwargs, value, op)
         wrapped = iter(found)
         return replace_tensors(result, lambda _: next(wrapped))
 

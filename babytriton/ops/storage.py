@@ -222,13 +222,19 @@ class Memory:
                 del self.storages[key]
 
     def note_call(
-        self, fn: Callable[..., Any], given: Sequence[Stored], tensor: Stored, op: Op | None
+        self,
+        fn: Callable[..., Any],
+        given: Sequence[Stored],
+        kwargs: Mapping[str, Any],
+        tensor: Stored,
+        op: Op | None,
     ) -> None:
         """Take note of a call that gave a tensor, for what it says of layouts and of gradients.
 
         Args:
             fn: what was called.
             given: the tensors that it was called with.
+            kwargs: what it was called with by name.
             tensor: its result.
             op: its row, if it has one.
         """
@@ -243,8 +249,9 @@ class Memory:
             if storage.is_callers and fn not in _ABSOLUTE:
                 self._note_part(given[0], tensor)
             return
-        is_contiguous = op is not None and op.name in PRODUCTS  # whatever it is made of
-        if not is_contiguous and tensor.meta.ndim > 1:
+        # Whatever it is made of: by torch's own choice, or by the caller's.
+        is_laid = (op is not None and op.name in PRODUCTS) or _says_format(kwargs)
+        if not is_laid and tensor.meta.ndim > 1:
             storage.roots = storage.roots.union(*(roots_of(other) for other in given))
         if fn in _MAY_COPY and source is not None and roots_of(given[0]):
             storage.note_copy(source, source.version)
@@ -388,6 +395,12 @@ _OF_LAYOUT = frozenset(
     {torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor.is_contiguous}
 )
 """What gives how a tensor lies."""
+
+
+def _says_format(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is told how its result is to lie, other than as what it is made of does."""
+    return kwargs.get("memory_format", torch.preserve_format) != torch.preserve_format
+
 
 _CLONE = "use .clone() for a tensor of its own"
 
