@@ -399,7 +399,7 @@ _OF_LAYOUT = frozenset(
 
 def _says_format(kwargs: Mapping[str, Any]) -> bool:
     """Whether a call is told how its result is to lie, other than as what it is made of does."""
-    return kwargs.get("memory_format", torch.preserve_format) != torch.preserve_format
+    return kwargs.get("memory_format", torch.preserve_format) is not torch.preserve_format
 
 
 _CLONE = "use .clone() for a tensor of its own"
