@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 
 from babytriton.ops.gradients import padding as gradients
 from babytriton.ops.site import Site, compute
-from babytriton.ops.sizes import int64, is_symbolic
+from babytriton.ops.sizes import int64, is_known
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -52,8 +52,8 @@ def _constant_pad(site: Site, input: Value, before: Sequence[int], value: Any) -
         for place, b, n, size in zip(places, before, sizes, site.shape):
             after = size - b - n
             # What a symbolic number is decides nothing about the program.
-            inside += [place >= 0] if is_symbolic(b) or b > 0 else []
-            inside += [place < int64(n)] if is_symbolic(after) or after > 0 else []
+            inside += [] if is_known(b <= 0) else [place >= 0]
+            inside += [] if is_known(after <= 0) else [place < int64(n)]
         found = tensors[0](*places)
         # if_then_else, as outside of the tensor there is nothing to read.
         return tirx.if_then_else(tirx.all(*inside), found, fill) if inside else found

@@ -60,6 +60,9 @@ UNSOUND_PASSES = [
 # Gives names to what expressions share.
 _SHARING = "tirx.CommonSubexprElim"
 
+# Looks for less memory than is used, which there seldom is by then.
+_COMPACTING = "s_tir.CompactBufferAllocation"
+
 # Gives indices 32 bits where they are enough. A variable that is in another index as well, which
 # needs 64, keeps these: then the loads of a vector become one of separate numbers.
 _NARROWING = "tirx.NarrowDataType"
@@ -150,8 +153,10 @@ def build(
         except InternalError:
             if target.kind != "cpu" or not has_variable_sizes(mod):
                 raise
-        # Of `n // n`, for a size that is a variable, it makes what code generators refuse.
-        return Executable(_compiled(mod, target, lowering, [*disabled, _SHARING]), entry, target)
+        # Of sizes that are variables: one makes of `n // n` what code generators refuse, the other
+        # takes divisors for zeros under some conditions.
+        disabled = [*disabled, _SHARING, _COMPACTING]
+        return Executable(_compiled(mod, target, lowering, disabled), entry, target)
 
 
 def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str]) -> Any:

@@ -256,3 +256,36 @@ def test_transposes_are_added_in_place():
         expected = x + y.T
         torch.testing.assert_close(function(x, y), expected)
         torch.testing.assert_close(x, expected)
+
+
+def sampled_where_written(x, flow):
+    places = flow.clone()
+    places[:, 0] = places[:, 0] * 2.0
+    places[:, 1] = places[:, 1] * 3.0
+    return F.grid_sample(x, places.permute(0, 2, 3, 1), align_corners=True)
+
+
+def test_gradients_of_what_is_written_to_slices_of_what_is_turned():
+    jitted = bt.jit("cpu", dynamic=True)(sampled_where_written)
+    for n, channels, rows, columns in ((2, 3, 5, 6), (3, 4, 7, 17)):
+        made = torch.Generator().manual_seed(rows)
+        x = torch.randn(n, channels, 6, 9, generator=made, dtype=torch.float64)
+        flow = torch.rand(n, 2, rows, columns, generator=made, dtype=torch.float64) / 3
+        exact = [each.requires_grad_() for each in (x, flow)]
+        given = [each.detach().float().requires_grad_() for each in (x, flow)]
+        found = torch.autograd.grad(jitted(*given).square().sum(), given)
+        expected = torch.autograd.grad(sampled_where_written(*exact).square().sum(), exact)
+        for grad, other in zip(found, expected):
+            torch.testing.assert_close(grad.double(), other, rtol=1e-3, atol=1e-3)
+
+
+def test_padding_asks_nothing_of_dimensions_that_stay():
+    def before_one(x):
+        return F.pad(x, (0, 0, 1, 0)) * 2
+
+    lowered = bt.jit("cpu", dynamic=True)(before_one).lower(torch.randn(3, 5, 7))
+    (line,) = [x for x in lowered.as_text().splitlines() if "if_then_else" in x]
+    assert "if_then_else(T.int64(1) <= v_i1, x[v_i0, v_i1 - T.int64(1), v_i2]," in line
+    for shape in ((3, 5, 7), (2, 9, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(lowered.compile()(x), before_one(x))

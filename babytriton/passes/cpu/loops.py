@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import tvm
 import tvm_ffi
 from tvm import IRModule, ir, s_tir, sym, tirx
 
@@ -22,6 +21,7 @@ from babytriton.passes.cpu.columns import in_blocks
 from babytriton.passes.cpu.dots import jammed
 from babytriton.passes.cpu.edges import at_edges
 from babytriton.passes.cpu.few_rows import sums_in_registers
+from babytriton.passes.cpu.flattening import flattened
 from babytriton.passes.cpu.in_place import in_place
 from babytriton.passes.cpu.invariants import read_before
 from babytriton.passes.cpu.lanes import in_lanes, is_arithmetic, moves_by_one, vectorizes
@@ -42,23 +42,10 @@ from babytriton.passes.statements import (
     with_parts,
 )
 
-FLATTEN = tvm.transform.Sequential(
-    [
-        s_tir.transform.LowerInitBlock(),
-        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-        s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.CompactBufferAllocation(),
-        s_tir.transform.LowerMatchBuffer(),
-        s_tir.transform.LowerOpaqueBlock(),
-    ]
-)
-"""Blocks -> the loops and the memory they stand for."""
-
 
 def plain_loops(mod: IRModule) -> IRModule:
     """Scheduled kernels -> plain loops, tight and merged, with float reductions in vector lanes."""
-    mod = FLATTEN(mod)
-    return with_kernels(mod, _improved)
+    return with_kernels(flattened(mod), _improved)
 
 
 def _improved(func: tirx.PrimFunc) -> tirx.PrimFunc:
