@@ -91,6 +91,8 @@ class Symbols(ShapeEnv):
         self._sizes: dict[str, Any] = {}
         self._names: dict[sympy.Symbol, str] = {}
         self._samples: dict[str, int] = {}
+        self._of_one: list[torch.SymInt] = []
+        """Sizes with variables that are computed to be 1 for those compiled with."""
         self._in_row = False
 
     def size(self, dim: Dim) -> Any:
@@ -133,9 +135,15 @@ class Symbols(ShapeEnv):
     def require_unrelated(self) -> None:
         """Start over where torch has found sizes to be equal or constant.
 
+        What is computed from sizes and is 1 is of constants then: by its variable, kernels would
+        not know that it broadcasts.
+
         Raises:
             Related: it has.
         """
+        for size in self._of_one:
+            if is_known(size == 1):
+                self.fix(size)
         found: dict[str, str | int] = {}
         for symbol, name in self._names.items():
             other = self.replace(symbol)
@@ -251,6 +259,8 @@ class Symbols(ShapeEnv):
         text = self.text(size)
         if text not in self.variables:
             self.variables[text] = self.declare(size)
+            if self.sample(size) == 1:
+                self._of_one.append(size)
         return self.variables[text]
 
 

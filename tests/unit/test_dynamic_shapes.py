@@ -548,6 +548,19 @@ def test_places_from_the_ends_of_symbolic_sizes() -> None:
         torch.testing.assert_close(compiled(x), from_the_ends(x))
 
 
+def broadcast_steps(x, y):
+    z = y.clone()
+    z[:] = x[:, ::3]
+    return z, x[0, ::3] + y, x[:, ::3].expand(y.shape) * 2
+
+
+def test_sizes_that_are_computed_to_be_one_broadcast() -> None:
+    jitted = bt.jit("cpu", dynamic=True)(broadcast_steps)
+    for rows, columns, steps in ((6, 2, 4), (4, 3, 7), (6, 11, 4), (5, 4, 2), (9, 2, 8)):
+        x, y = drawn(rows, columns, 5), drawn(rows, steps, 5)
+        torch.testing.assert_close(jitted(x, y), broadcast_steps(x, y))
+
+
 def test_another_shape_is_read_in_one_piece() -> None:
     def flattened(x):
         return x.flatten(1) * 2
