@@ -21,6 +21,14 @@ CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 CALL_PACKED = ir.Op.get("relax.call_pure_packed")
 """The call of a function that is not of the program, such as torch."""
 
+_CHEAP = 2
+"""FuseOps' number for functions that read given elements of their inputs, and for simpler ones."""
+
+_EXPENSIVE = frozenset(
+    {"relax.matmul", "relax.sum", "relax.prod", "relax.to_vdevice", "relax.call_pure_packed"}
+    | {f"relax.nn.conv{n}d" for n in (1, 2, 3)}
+)
+
 _SAMPLE = 1024  # what a size that is known only at the call counts for
 
 
@@ -32,6 +40,25 @@ def read_by(binding: relax.Binding) -> list[relax.Var]:
 def is_tensor(var: relax.Var) -> bool:
     """Whether the variable is a tensor, and no number or tuple."""
     return isinstance(var.ty, relax.TensorType)
+
+
+def is_cheap(mod: IRModule, value: relax.Expr) -> bool:
+    """Whether a value is as well computed again as written to memory, and read from there.
+
+    Args:
+        mod: the program, whose kernels have patterns.
+        value: what a variable is bound to.
+    """
+    if isinstance(value, relax.If):
+        return False
+    if not isinstance(value, ir.Call):
+        return True
+    if not isinstance(value.op, ir.Op):
+        return False
+    if value.op == CALL_TIR:
+        kernel = mod[value.args[0]]
+        return kernel.attrs is not None and int(kernel.attrs.get("op_pattern", 8)) <= _CHEAP
+    return str(value.op.name) not in _EXPENSIVE
 
 
 def elements(var: relax.Var) -> int:

@@ -20,18 +20,11 @@ from tvm.ir import IRModule
 from tvm.relax.utils import copy_with_new_vars
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, elements, is_tensor, read_by
+from babytriton.passes.bindings import CALL_PACKED, elements, is_cheap, is_tensor, read_by
 from babytriton.passes.effects import acts, effective, silenced
 from babytriton.passes.min_cut import min_cut
 from babytriton.passes.names import RESULTS, has_name, result_name
-
-_CHEAP = 2
-"""FuseOps' number for functions that read given elements of their inputs, and for simpler ones."""
-
-_EXPENSIVE = frozenset(
-    {"relax.matmul", "relax.sum", "relax.prod", "relax.to_vdevice", "relax.call_pure_packed"}
-    | {f"relax.nn.conv{n}d" for n in (1, 2, 3)}
-)
+from babytriton.passes.repeated_values import without_repeated_values
 
 
 @dataclass(frozen=True)
@@ -139,9 +132,9 @@ class _Program:
     """
 
     def __init__(self, mod: IRModule, entry: str, written: Collection[int]) -> None:
-        self._mod = relax.transform.AnnotateTIROpPattern()(mod)
+        self._mod = without_repeated_values(relax.transform.AnnotateTIROpPattern()(mod))
         self._entry = entry
-        self.function, self._copies = _with_copies(mod[entry], written)
+        self.function, self._copies = _with_copies(self._mod[entry], written)
         blocks = self.function.body.blocks
         self._bindings = {b.var: b for block in blocks for b in block.bindings}
         self.reads = {var: read_by(binding) for var, binding in self._bindings.items()}
@@ -188,17 +181,7 @@ class _Program:
 
     def is_cheap(self, var: relax.Var) -> bool:
         """Whether it is computed again rather than handed over."""
-        value = self._bindings[var].value
-        if isinstance(value, relax.If) or var in self._copies:
-            return False
-        if not isinstance(value, ir.Call):
-            return True
-        if not isinstance(value.op, ir.Op):
-            return False
-        if value.op == CALL_TIR:
-            kernel = self._mod[value.args[0]]
-            return kernel.attrs is not None and int(kernel.attrs.get("op_pattern", 8)) <= _CHEAP
-        return str(value.op.name) not in _EXPENSIVE
+        return var not in self._copies and is_cheap(self._mod, self._bindings[var].value)
 
     def is_torchs(self, var: relax.Var) -> bool:
         """Whether a call of torch gives it."""

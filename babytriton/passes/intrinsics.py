@@ -27,6 +27,9 @@ SLOW_FUNCTIONS = FLOAT_FUNCTIONS.difference(
     ("floor", "ceil", "round", "nearbyint", "trunc", "fabs", "copysign", "sqrt", "rsqrt")
 ).union(("call_pure_extern",))
 
+_PURE = 1
+"""Of TVM's kinds of effects: those up to this are none."""
+
 Rewrite = Callable[[ir.Call], ir.Expr]
 
 
@@ -44,6 +47,14 @@ def function_name(call: ir.Call) -> str:
     """The intrinsic that is called, such as "exp"; empty for other calls."""
     # Most are "tirx.exp", but a few "prim.ceil".
     return call.op.name.rpartition(".")[2] if isinstance(call.op, ir.Op) else ""
+
+
+def is_pure(call: ir.Call) -> bool:
+    """Whether a call gives a result, the same for the same arguments, and does nothing else."""
+    if not isinstance(call.op, ir.Op):
+        return False
+    kind = call.op.get_attr("TCallEffectKind")
+    return kind is not None and int(kind) <= _PURE
 
 
 def has_slow_functions(node: Any) -> bool:

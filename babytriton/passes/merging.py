@@ -13,6 +13,7 @@ from tvm.relax.expr import _update_type
 from babytriton.passes import lines
 from babytriton.passes.bindings import read_by
 from babytriton.passes.names import of_parts, without_endings
+from babytriton.passes.repeated_blocks import without_repeated_blocks
 from babytriton.passes.units import Unit, is_kernel
 
 _LONGEST = 60  # letters of a kernel's name
@@ -63,8 +64,15 @@ def with_groups(
     whole = relax.transform.Normalize()(of_parts(builder.get()))
     found = without_endings(relax.transform.FuseTIR()(whole))
     found = lines.attached(found, {kernel.name_hint: texts for kernel, texts in covered.items()})
-    kernels = [made[group[0]] for group in groups]
-    return found, [found.get_global_var(kernel.name_hint) for kernel in kernels]
+    kernels = [found.get_global_var(made[group[0]].name_hint) for group in groups]
+    return _computing_once(found, kernels), kernels
+
+
+def _computing_once(mod: IRModule, kernels: list[ir.GlobalVar]) -> IRModule:
+    """The program with kernels that compute nothing twice."""
+    functions = dict(mod.functions_items())
+    functions.update({kernel: without_repeated_blocks(mod[kernel]) for kernel in kernels})
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _constants(bindings: Sequence[relax.Binding]) -> list[ir.GenericConst]:

@@ -54,6 +54,7 @@ from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
 from babytriton.passes.recurrences import loops_in_kernels
+from babytriton.passes.repeated_values import without_repeated_values
 from babytriton.passes.reshapes import kernels_folded, typed_by_calls
 from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.reversed_scans import scans_from_the_end
@@ -72,6 +73,8 @@ def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
 
 LEGALIZE = (
     relax.transform.Normalize(),
+    relax.transform.AnnotateTIROpPattern(),
+    _pass(without_repeated_values),
     relax.transform.ConvertToDataflow(),
     relax.transform.DeadCodeElimination(),
     _pass(without_unread_results),

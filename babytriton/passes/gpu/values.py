@@ -19,7 +19,7 @@ from tvm_ffi import StructuralKey
 from babytriton.ops.cuda_code import CODES
 from babytriton.ops.primfunc import nodes
 from babytriton.passes import forms
-from babytriton.passes.intrinsics import dtype_of, function_name, rewrite
+from babytriton.passes.intrinsics import dtype_of, function_name, is_pure, rewrite
 from babytriton.passes.names import of_number
 from babytriton.passes.statements import sequence
 
@@ -40,9 +40,6 @@ _LONG = ("int64", "uint64")
 """What CUDA's functions give as another type of as many bits, which is not that of the others."""
 
 _FUNCTIONS = (ir.Call, tirx.Max, tirx.Min)
-
-_PURE = 1
-"""Of TVM's kinds of effects: those up to this are none."""
 
 _LARGE = 2000
 """Expressions in a value that is left as it is, as nobody reads it."""
@@ -156,7 +153,7 @@ def _with_choices_of(value: Any, read: set[StructuralKey]) -> Any:
             return call
         loads = [load for side in sides for load in nodes(side, ir.TensorLoad)]
         calls = [inner for side in sides for inner in nodes(side, ir.Call)]
-        is_plain = all(_is_pure(inner) and function_name(inner) != _CHOICE for inner in calls)
+        is_plain = all(is_pure(inner) and function_name(inner) != _CHOICE for inner in calls)
         return tirx.Select(condition, *sides) if is_plain and all(map(is_safe, loads)) else call
 
     return tvm_ffi.structural_map(value, (ir.Call, chosen))
@@ -207,7 +204,7 @@ def _is_result(expr: ir.Expr) -> bool:
     if isinstance(expr, tirx.Select):
         return dtype_of(expr) in (*_FLOATS, *_LONG)
     if isinstance(expr, ir.Call):
-        return _is_pure(expr) and dtype_of(expr) in _FLOATS and function_name(expr) != _CHOICE
+        return is_pure(expr) and dtype_of(expr) in _FLOATS and function_name(expr) != _CHOICE
     return type(expr) in _NAMES and dtype_of(expr) in _FLOATS
 
 
@@ -215,13 +212,6 @@ def _is_read(expr: ir.Expr) -> bool:
     """Whether an expression is a number from memory, and not from registers."""
     is_load = isinstance(expr, ir.TensorLoad) and expr.source.scope() == "global"
     return is_load and dtype_of(expr) in _NUMBERS
-
-
-def _is_pure(call: ir.Call) -> bool:
-    if not isinstance(call.op, ir.Op):
-        return False
-    kind = call.op.get_attr("TCallEffectKind")
-    return kind is not None and int(kind) <= _PURE
 
 
 def _name(expr: ir.Expr) -> str:
