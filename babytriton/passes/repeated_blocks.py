@@ -24,12 +24,13 @@ def without_repeated_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A kernel, unscheduled, of whose blocks none computes what another one has computed."""
     root = func.body.block
     parts = statements(root.body)
-    blocks = {part: only_block(part) for part in parts}
-    if len(parts) < 2 or None in blocks.values():
+    blocks = [block for part in parts if (block := only_block(part)) is not None]
+    if len(parts) < 2 or len(blocks) < len(parts):
         return func
-    found = _Once(parts, set(func.params))
-    for part, block in blocks.items():
-        found.add(part, block)
+    writes = list(map(_written, parts))
+    found = _Once(Counter(buffer for written in writes for buffer in written), set(func.params))
+    for part, block, written in zip(parts, blocks, writes):
+        found.add(part, block, written)
     if not found.same:
         return func
     gone = {buffer for buffer in found.same if buffer not in func.params} | set(found.results)
@@ -44,7 +45,7 @@ class _Once:
     """The statements of a kernel, each for a block, without those that compute the same.
 
     Args:
-        parts: all of them.
+        writes: how many of them write to each buffer.
         params: of the kernel.
 
     Attributes:
@@ -53,22 +54,27 @@ class _Once:
         results: for buffers inside the kernel, which of its results have these values.
     """
 
-    def __init__(self, parts: list[tirx.Stmt], params: set[tirx.Var]) -> None:
+    def __init__(self, writes: Counter[tirx.Var], params: set[tirx.Var]) -> None:
         self.kept: list[tirx.Stmt] = []
         self.same: dict[tirx.Var, tirx.Var] = {}
         self.results: dict[tirx.Var, tirx.Var] = {}
         self._params = params
         self._cheap: dict[tirx.Var, tirx.Var] = {}
         """The same for what is computed where it is read, and stays for each reader."""
-        self._writes = Counter(buffer for part in parts for buffer in _written(part))
-        self._to_come = self._writes.copy()
+        self._writes = writes
+        self._to_come = writes.copy()
         self._read: set[tirx.Var] = set()
         self._known: dict[tuple[Any, ...], list[tuple[tirx.Stmt, tirx.Var]]] = {}
 
-    def add(self, part: tirx.Stmt, block: s_tir.SBlock) -> None:
-        """The statement that comes next; and its block."""
+    def add(self, part: tirx.Stmt, block: s_tir.SBlock, written: set[tirx.Var]) -> None:
+        """Take the statement that comes next.
+
+        Args:
+            part: the statement.
+            block: that it is for.
+            written: the buffers that it writes to.
+        """
         part = _of(part, self.same)
-        written = _written(part)
         reads = {load.source for load in nodes(part, ir.TensorLoad)}
         self._to_come.subtract(written)
         if not any(self._to_come[buffer] for buffer in reads) and _is_value(block):
