@@ -28,6 +28,10 @@ def without_repeated_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if len(parts) < 2 or len(blocks) < len(parts):
         return func
     writes = list(map(_written, parts))
+    # Of sizes that a call tells, FuseTIR leaves several variables, and of tensors that have them.
+    tensors = {load.source for load in nodes(root.body, ir.TensorLoad)}.union(*writes)
+    if not tensors <= {*func.params, *root.alloc_buffers}:
+        return func
     found = _Once(Counter(buffer for written in writes for buffer in written), set(func.params))
     for part, block, written in zip(parts, blocks, writes):
         found.add(part, block, written)
