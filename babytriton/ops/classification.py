@@ -160,22 +160,32 @@ def _losses(
     classes = axes.length
 
     def fn(x: te.Tensor, t: te.Tensor, *weights: te.Tensor) -> te.Tensor:
-        log_probability = log_probabilities(widened(x, input.dtype), axes)
+        x = widened(x, input.dtype)
+        log_probability = log_probabilities(x, axes)
 
         def weighted(value: Any, c: Any) -> Any:
             return value * weights[0](c).astype(name) if weights else value
 
+        def chosen(tensor: te.Tensor, index: Any) -> Any:
+            own, _ = _class_at(t, index, classes)
+            return tensor(*index[:dim], own, *index[dim:])
+
         if label_smoothing:
-            spread = axes.reduce("spread", lambda *i: weighted(log_probability(*i), i[dim]))
+            # Less the number of the class, which is there before the maximum: one pass has both.
+            base = axes.each("base", lambda *i: numerics.finite(chosen(x, i)))
+            spread = axes.reduce("spread", lambda *i: weighted(x(*i) - axes.at(base, i), i[dim]))
+            one = tirx.const(1, name)
+            given = axes.reduce("given", lambda *i: weighted(one, i[dim])) if weights else None
 
         def loss(*index: Any) -> Any:
             own, inside = _class_at(t, index, classes)
-            place = list(index)
-            place[dim:dim] = [own]
-            value = weighted(log_probability(*place), own)
+            log_chosen = chosen(log_probability, index)
+            value = weighted(log_chosen, own)
             if label_smoothing:
+                count = axes.count(name) if given is None else given(*index)
+                smooth = log_chosen * count + spread(*index)
                 value = value * tirx.const(1 - label_smoothing, name)
-                value = value + axes.over_length(spread(*index) * tirx.const(label_smoothing, name))
+                value = value + axes.over_length(smooth * tirx.const(label_smoothing, name))
             zero, nan = tirx.const(0, name), tirx.const(math.nan, name)
             value = tirx.Select(inside, zero - value, nan)
             return tirx.Select(_is_ignored(t, index, ignore_index), zero, value)

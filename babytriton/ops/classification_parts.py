@@ -69,7 +69,8 @@ def cross_entropy(
     wide = numerics.opmath(narrow)
     x = input.to(wide)
     # What is taken away and added again has no gradient.
-    shifted = x - top_of_row(x, dim)
+    top = top_of_row(x, dim)
+    shifted = x - top
     log_total = shifted.exp().sum(dim, keepdim=True).log()
     if target.dtype.is_floating_point:
         log_probability = shifted - log_total
@@ -81,13 +82,24 @@ def cross_entropy(
     if weight is not None:
         losses = losses * _weights_of(x, target, weight, ignore_index)
     if label_smoothing:
-        smooth = _smooth(shifted, log_total, weight, dim)
+        # Less the number of the class, which is there before the maximum: one pass has both.
+        base = of_class(x.detach(), target, dim, ignore_index)
+        base = torch.where(torch.isfinite(base), base, 0.0)
+        log_total = log_total + (top.squeeze(dim) - base)
+        smooth = _smooth(x - base.unsqueeze(dim), log_total, weight, dim)
         losses = losses * (1 - label_smoothing) + smooth * (label_smoothing / input.shape[dim])
     return _over_targets(losses, x, target, weight, ignore_index, reduction).to(narrow)
 
 
 def _smooth(shifted: Any, log_total: Any, weight: Any, dim: int) -> Any:
-    """What the loss of each target would be for each class, in sum."""
+    """What the loss of each target would be for each class, in sum.
+
+    Args:
+        shifted: what is predicted, less a number for each target.
+        log_total: the logarithm of the sum of exponentials of that.
+        weight: of each class.
+        dim: the dimension of the classes.
+    """
     if weight is None:
         return log_total * shifted.shape[dim] - shifted.sum(dim)
     weight = weight.to(shifted.dtype)

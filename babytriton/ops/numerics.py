@@ -86,6 +86,11 @@ def isnan(x: tirx.PrimExpr) -> tirx.PrimExpr:
     return tirx.isnan(x if str(x.ty.dtype) in ("float32", "float64") else x.astype("float32"))
 
 
+def finite(x: tirx.PrimExpr) -> tirx.PrimExpr:
+    """A float, but 0 for infinities and NaN."""
+    return tirx.Select(tirx.abs(x) < like(x, math.inf), x, like(x, 0))
+
+
 def equal(a: tirx.PrimExpr, b: tirx.PrimExpr) -> tirx.PrimExpr:
     """``a == b``, false if either is NaN; TVM's own is true where both are the same expression."""
     return tirx.And(a <= b, a >= b) if is_float(a) else tirx.EQ(a, b)

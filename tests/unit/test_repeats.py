@@ -82,6 +82,14 @@ def test_maxima_are_shared_by_sums_that_differ() -> None:
     assert (maxima(source), sums(source)) == (1, 2)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("fn", [softmaxes, entropy])
+def test_sizes_of_calls_are_no_hindrance(fn, gradients: bool) -> None:
+    x = torch.empty(4096, 1000, device="meta", requires_grad=gradients)
+    source = bt.jit(H100, dynamic=True)(fn).lower(x).compile().source("cuda")
+    assert maxima(source) == 1
+
+
 def test_rows_of_different_tensors_are_not_one() -> None:
     def fn(x, y):
         return torch.softmax(x, -1) + torch.softmax(y, -1)
