@@ -86,6 +86,6 @@ def test_rows_are_read_as_often_as_without(length: int, gradients: bool) -> None
     def loops(fn) -> int:
         source = bt.jit(bt.Target("cuda", arch="sm_90"))(fn).lower(x, t).compile().source("cuda")
         first = source.split('extern "C"')[1]
-        return len(re.findall(r"[(=] ?\(?(?:const float4\*\))?\(?x \+[^;]*thread", first))
+        return len(re.findall(r"\bx(?: \+|\[)[^;]*\bthread", first))
 
     assert loops(mean) == loops(plain) == 2
