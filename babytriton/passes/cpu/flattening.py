@@ -37,6 +37,8 @@ def _compacted(func: tirx.PrimFunc) -> tirx.PrimFunc:
     What lies outside of all of them holds whole tensors, as one of them writes these. TVM would
     look through each condition for less, and fails at some: it takes divisors for zeros.
     """
+    if not isinstance(func.body, s_tir.SBlockRealize):  # loops that the user has written
+        return _COMPACTED(IRModule({"main": func}))["main"]
     whole = func.body.block.alloc_buffers
     found = _COMPACTED(IRModule({"main": _with_memory(func, [])}))["main"]
     return _with_memory(found, whole)
