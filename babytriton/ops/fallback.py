@@ -87,8 +87,8 @@ class TorchCall:
                     return self(given)
             for n, axes in self._turned:
                 given = [*given[:n], given[n].permute(axes), *given[n + 1 :]]
-            for n, view in self._viewed:
-                view = view.with_sizes(Dim, partial(self._size, given)) if self.sizes else view
+            for n, view, is_told in self._viewed:
+                view = view.with_sizes(Dim, partial(self._size, given)) if is_told else view
                 given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
             if self._rest is not None:
                 result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
@@ -165,10 +165,14 @@ class TorchCall:
         ]
 
     @cached_property
-    def _viewed(self) -> list[tuple[int, View]]:
-        """Which of what it is given are tensors to be viewed, and how."""
+    def _viewed(self) -> list[tuple[int, View, bool]]:
+        """Which of what it is given are tensors to be viewed, how, and whether a call tells it."""
         first = len(self.sizes)
-        return [(first + n, view) for n, view in enumerate(self.views) if view is not None]
+        return [
+            (first + n, view, bool(leaves_in(view.numbers, Dim)))
+            for n, view in enumerate(self.views)
+            if view is not None
+        ]
 
     @cached_property
     def _expected(self) -> list[tuple[list[tuple[int, bool]], torch.dtype]]:

@@ -396,16 +396,15 @@ _OF_LAYOUT = frozenset(
 )
 """What gives how a tensor lies."""
 
-
-def _says_format(kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call is told how its result is to lie, other than as what it is made of does."""
-    return kwargs.get("memory_format", torch.preserve_format) is not torch.preserve_format
-
-
 _CLONE = "use .clone() for a tensor of its own"
 
 _SHARED = "it may share its memory with another tensor, or a list that a loop has filled holds it"
 _OWN = "use .clone() for a tensor of its own, or append a clone() to the list"
+
+
+def _says_format(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is told how its result is to lie, other than as what it is made of does."""
+    return kwargs.get("memory_format", torch.preserve_format) is not torch.preserve_format
 
 
 def _common(metas: Sequence[torch.Tensor]) -> tuple[torch.Tensor, bool]:

@@ -66,7 +66,8 @@ class View:
 
     def with_sizes(self, kind: type, fn: Callable[[Any], Any]) -> View:
         """The same with what a function gives for each number in it that is of some kind."""
-        return View(*map_leaves((self.size, self.stride, self.offset, self.whole), kind, fn))
+        size, stride, offset = map_leaves((self.size, self.stride, self.offset), kind, fn)
+        return View(size, stride, offset, self.whole)
 
     def turned(self, axes: Sequence[int]) -> View | None:
         """The same of another contiguous tensor, of which that one is a transpose.
