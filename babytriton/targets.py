@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import torch
 import tvm
+
+from babytriton import processors
 
 _NAMES = {
     **dict.fromkeys(("cpu", "llvm"), "cpu"),
@@ -71,7 +73,7 @@ class Target:
             raise ValueError(f"unknown target {self.kind!r}: expected one of {known}")
         if self.arch is not None and not isinstance(self.arch, str):
             raise TypeError(f"arch must be a text such as 'sm_80', not {self.arch!r}")
-        if self.arch is not None and kind == "cpu" and self.arch not in _processors():
+        if self.arch is not None and kind == "cpu" and self.arch not in processors.names():
             raise ValueError(f"arch={self.arch!r} is no processor that LLVM knows, as 'haswell'")
         if self.arch is not None and kind != "cpu":
             if kind not in _ARCHS:
@@ -102,8 +104,7 @@ class Target:
         """LLVM's names of instructions that programs may have and this processor has not."""
         if self.kind != "cpu" or self.arch is None:
             return ()
-        names = features(self.arch) - features(_present_arch("cpu")) - {*_ARITHMETIC_OF_HALVES}
-        return tuple(sorted(name for name in names if name.startswith(_INSTRUCTIONS)))
+        return processors.lacking(self.arch)
 
     def resolved(self, index: int | None = None) -> Target:
         """This target with ``arch`` filled in from a device that is present.
@@ -135,40 +136,13 @@ def as_target(target: Target | str) -> Target:
     raise TypeError(f"target must be a name or a Target, not {type(target).__name__}")
 
 
-@cache
-def _processors() -> frozenset[str]:
-    """LLVM's names of the processors of this machine's kind."""
-    return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))))
-
-
 def _present_arch(kind: str, index: int | None = None) -> str | None:
     if kind == "cpu":
-        # mcpu="native" silently means a generic processor: ask LLVM for the name instead.
-        return str(tvm.target.codegen.llvm_get_system_cpu())
+        return processors.present()
     if kind == "cuda" and torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability(index)
         return f"sm_{major}{minor}"
     return _DEFAULT_ARCHS.get(kind)
-
-
-_ARITHMETIC_OF_HALVES = ("avx512fp16", "fullfp16")
-"""Features of processors with which LLVM computes halves in halves, and contracts multiplications
-and additions of them, where torch computes each operator in float32 and rounds."""
-
-_INSTRUCTIONS = ("amx", "avx", "bf16", "dotprod", "f16c", "fma", "i8mm", "neon", "sse", "sve")
-"""How LLVM's names of instructions for vectors begin; other features say what is fast."""
-
-SHORT_VECTORS = "prefer-256-bit"
-"""The feature of Intel's processors with AVX-512 with which LLVM leaves half of each vector
-register unused: the clock of older ones fell where programs used all of it now and then. Our
-kernels use nothing else."""
-
-
-@cache
-def features(cpu: str | None) -> frozenset[str]:
-    """LLVM's names of what a processor has."""
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
-    return frozenset(map(str, tvm.target.codegen.llvm_get_cpu_features(target)))
 
 
 @lru_cache
@@ -182,8 +156,8 @@ def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Targ
     arch = target.resolved().arch
     is_cpu = target.kind == "cpu"
     cpu = arch if is_cpu else _present_arch("cpu")
-    unwanted = (*_ARITHMETIC_OF_HALVES, SHORT_VECTORS)
-    without = [f"-{name}" for name in unwanted if name in features(cpu)]
+    unwanted = (*processors.ARITHMETIC_OF_HALVES, processors.SHORT_VECTORS)
+    without = [f"-{name}" for name in unwanted if name in processors.features(cpu)]
     host = {"kind": "llvm", "mcpu": cpu, "mattr": without, "cl-opt": list(options)}
     if is_cpu:
         return tvm.target.Target(host, host)

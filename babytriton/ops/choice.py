@@ -20,7 +20,8 @@ from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import is_one, is_symbolic
 from babytriton.ops.value import Value
-from babytriton.targets import SHORT_VECTORS, Target, features
+from babytriton.processors import SHORT_VECTORS, features, present
+from babytriton.targets import Target
 
 Operand: TypeAlias = tuple[Sequence[Any], Sequence[Hashable]]
 """The sizes of an operand's axes, and labels of these."""
@@ -209,8 +210,7 @@ def multiplies_bfloat16() -> bool:
 @cache
 def has_library_of_intel() -> bool:
     """Whether torch multiplies by Intel's library on a processor of Intel's with AVX-512."""
-    arch = Target("cpu").resolved().arch
-    return torch.backends.mkl.is_available() and SHORT_VECTORS in features(arch)
+    return torch.backends.mkl.is_available() and SHORT_VECTORS in features(present())
 
 
 def _is_large(

@@ -5,7 +5,7 @@ from unittest import mock
 import torch
 
 import babytriton as bt
-from babytriton import targets
+from babytriton import processors
 
 
 @bt.jit(bt.Target("cpu", arch="x86-64-v4"))
@@ -14,5 +14,7 @@ def f(x):
 
 
 def run():
-    with mock.patch.object(targets, "_present_arch", return_value="haswell"):
+    here, other = processors.features("haswell"), processors.features("x86-64-v4")
+    found = {name: name in here for name in here | other}
+    with mock.patch.object(processors, "_found", return_value=found):
         f(torch.ones(3))

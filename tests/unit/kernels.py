@@ -10,14 +10,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
+from babytriton import processors
 from babytriton.passes.pipeline import LOWERING, backend_of, finish
 from babytriton.passes.scheduling import RULE, schedule
 from tests.conformance.gpu import ARCH
 from tests.emulator import emulator
 
-CPU = tvm.target.Target(
-    {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
-)
+CPU = tvm.target.Target({"kind": "llvm", "mcpu": processors.present(), "num-cores": 2})
 CUDA = tvm.target.Target(
     {
         "kind": "cuda",

@@ -8,12 +8,14 @@ import platform
 import re
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import babytriton as bt
+from babytriton import processors
 from babytriton.passes.gpu import long_rows, rowwise
 from tests.conformance import gpu
 from tests.emulator import emulator
@@ -345,3 +347,25 @@ def test_all_of_a_vector_register_is_used(arch: str) -> None:
 
     compiled = bt.jit(bt.Target("cpu", arch=arch))(f).lower(torch.ones(4096)).compile()
     assert "%zmm" in compiled.source("asm")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs LLVM's processors of x86")
+@pytest.mark.parametrize(
+    ("named", "hidden", "found"),
+    [
+        ("znver4", r"avx512|gfni", "znver3"),
+        ("znver4", r"pku|rdpru|mwaitx|wbnoinvd", "znver4"),
+        ("sapphirerapids", r"amx", "sapphirerapids"),
+        ("cascadelake", r"avx512", "skylake"),
+        ("haswell", r"avx2", "ivybridge"),
+    ],
+)
+def test_instructions_that_a_virtual_machine_hides(named: str, hidden: str, found: str) -> None:
+    has = {name: not re.match(hidden, name) for name in processors.features(named)}
+    has |= {name: False for cpu in processors.names() for name in processors.features(cpu) - {*has}}
+    with (
+        mock.patch.object(processors, "_named", return_value=named),
+        mock.patch.object(processors, "_found", return_value=has),
+    ):
+        assert processors.present.__wrapped__() == found
+        assert not processors.lacking(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from babytriton.targets import SHORT_VECTORS, features
+from babytriton.processors import SHORT_VECTORS, features
 
 
 @dataclass(frozen=True)
