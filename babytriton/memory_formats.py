@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
+
+from tvm.ir import IRModule
 
 from babytriton.frontend.lowering import Lowering, Output
-from babytriton.frontend.program import Hidden
+from babytriton.frontend.program import Hidden, Input
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.trees import leaves_in
 from babytriton.passes import memory_formats
+from babytriton.passes.orders import Results, channels_last, turned_operands, turned_results
+from babytriton.passes.turning import inverse
 from babytriton.types import MemoryFormat
 
 
@@ -42,13 +47,42 @@ def as_given(program: Lowering, signature: Signature) -> Lowering:
     return replace(program, mod=stored.mod, inputs=tuple(inputs), formats=formats)
 
 
-def free_results(program: Lowering) -> frozenset[int]:
-    """The outputs that may lie otherwise than contiguous tensors, by number.
+def free_results(program: Lowering) -> Results:
+    """Which tensors of a program may lie otherwise than contiguous ones.
 
-    Those that the function returns, where it does not say itself how tensors are to lie. Gradients
-    are computed from contiguous ones.
+    None where the function says itself how tensors are to lie. Of its outputs those that it
+    returns; gradients are computed from contiguous ones.
     """
-    if program.gradient is not None or program.chooses_formats:
-        return frozenset()
+    if program.chooses_formats:
+        return Results(program.entry)
+    calls = {i: x for i, x in enumerate(program.inputs) if isinstance(x, TorchCall)}
+    following = {i: _is_given_images(x) for i, x in calls.items() if x.keeps_format}
+    if program.gradient is not None:
+        return Results(program.entry, (), True, following)
     results = leaves_in(program.result, Output)
-    return frozenset(x.index for x in results if not x.is_float)
+    written = {output for _, output in program.updates.pairs}
+    free = frozenset(x.index for x in results if not x.is_float and x.index not in written)
+    return Results(program.entry, free, True, following)
+
+
+def _is_given_images(call: TorchCall) -> bool:
+    """Whether something that a call takes is in channels_last."""
+    return any(len(axes) > 3 and inverse(axes) == channels_last(len(axes)) for axes in call.turns)
+
+
+def as_scheduled(program: Lowering, mod: IRModule) -> Lowering:
+    """The program whose calls of torch take what its kernels give them.
+
+    Args:
+        program: of operators.
+        mod: the same, scheduled.
+    """
+    operands, layouts = turned_operands(mod, program.entry), turned_results(mod, program.entry)
+
+    def given(input: Input, i: int) -> Input:
+        if not isinstance(input, TorchCall):
+            return input
+        found = input.turning(operands[i]) if i in operands else input
+        return found.laying_out(layouts[i]) if i in layouts else found
+
+    return replace(program, inputs=tuple(map(given, program.inputs, count())))

@@ -14,7 +14,7 @@ from babytriton.frontend.lowering import Lowering, Output, Returned, Selected
 from babytriton.frontend.program import Computed, Cotangent, Hidden, Input, reader
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
-from babytriton.passes.result_formats import formats_of_results
+from babytriton.passes.orders import formats_of_results
 from babytriton.passes.steps import steps_of
 from babytriton.plan import Plan
 from babytriton.recording import Differentiated, key_of, record

@@ -28,7 +28,6 @@ from babytriton.ops.fallback import Fallback
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
 from babytriton.passes.bindings import in_order_of_calls
-from babytriton.passes.result_formats import Results
 from babytriton.plan import KernelLaunch
 from babytriton.recording import Differentiated
 from babytriton.running import Runner
@@ -179,8 +178,9 @@ class Lowered:
         forward = self.forward
         with executable.COMPILE_LOCK, ours("scheduling"):
             program = memory_formats.as_given(forward.lowering, forward.signature)
-            results = Results(program.entry, program.formats, memory_formats.free_results(program))
+            results = memory_formats.free_results(program)
             mod = pipeline.fuse_and_schedule(program.mod, self.target, program.updates, results)
+            program = memory_formats.as_scheduled(program, mod)
         return Scheduled(replace(forward, lowering=program), mod)
 
     def compile(self) -> Compiled:

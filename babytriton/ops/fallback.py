@@ -59,6 +59,7 @@ class TorchCall:
         is_new: whether its results are known to share no memory with what it is given.
         layout: the axes of each result, of those that have as many, in the order in which torch is
             known to lay them out: the program takes results so, without a copy; others as they are.
+        keeps_format: whether its results are in channels_last where one of its operands is.
     """
 
     fn: Callee
@@ -71,6 +72,7 @@ class TorchCall:
     views: tuple[View | None, ...] = ()
     is_new: bool = False
     layout: tuple[int, ...] = ()
+    keeps_format: bool = False
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
@@ -140,6 +142,11 @@ class TorchCall:
         count = max(turns, default=-1) + 1
         known = tuple(turns.get(n, ()) for n in range(count))
         return replace(self, turns=known, views=tuple(views))
+
+    def laying_out(self, order: tuple[int, ...]) -> TorchCall:
+        """The same whose results are taken with their axes in an order, in which torch has them."""
+        results = [TensorType(tuple([t.shape[n] for n in order]), t.dtype) for t in self.results]
+        return replace(self, results=tuple(results), layout=order)
 
     def _filled(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with their tensors and sizes."""

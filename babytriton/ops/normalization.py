@@ -112,8 +112,8 @@ def _group_norm(
 ) -> Any:
     # Each group is a row of its own. Half precision is rounded once, after weight and bias.
     wide = numerics.opmath(input.dtype)
-    rows = input.to(wide).reshape(input.shape[0], num_groups, -1)
-    normalized = F.layer_norm(rows, (rows.shape[-1],), eps=eps).reshape(input.shape)
+    rows = standardizing.rows_of_groups(input.to(wide), num_groups)
+    normalized = F.layer_norm(rows, rows.shape[2:], eps=eps).reshape(input.shape)
     return _by_channel(normalized, weight, bias, wide).to(input.dtype)
 
 

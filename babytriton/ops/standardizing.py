@@ -149,14 +149,14 @@ def group_norm(
         shape = gradients.channel_shape(input.ndim)
         weight, bias = (None if x is None else x.reshape(shape) for x in (weight, bias))
         return by_row(input, mean, scale, weight, bias, dims)
-    rows = _rows_of_groups(input, num_groups)
+    rows = rows_of_groups(input, num_groups)
     mean, _, scale = _moments(rows, (2, 3), eps)
     if weight is None and bias is None:
         return by_row(rows, mean, scale, None, None, (2, 3)).reshape(input.shape)
     return by_group(input, mean, scale, weight, bias)
 
 
-def _rows_of_groups(input: Any, groups: int) -> Any:
+def rows_of_groups(input: Any, groups: int) -> Any:
     """The channels of each group apart, and the elements of each channel as one dimension."""
     batch, channels, *others = input.shape
     return input.reshape(batch, groups, channels // groups, math.prod(others))
@@ -174,7 +174,7 @@ def by_group(input: Any, mean: Any, scale: Any, weight: Any, bias: Any) -> Any:
         bias: to add; likewise.
     """
     # All of it goes along the rows that the mean is of, so that it can be one kernel with that.
-    rows = _rows_of_groups(input, scale.shape[1])
+    rows = rows_of_groups(input, scale.shape[1])
     found = (rows.to(scale.dtype) - mean) * scale
     found = _with_parameters(found, weight, bias, (1, *rows.shape[1:3], 1))
     return found.to(input.dtype).reshape(input.shape)

@@ -32,6 +32,9 @@ _ATTENTION = "scaled_dot_product_attention"
 _TOKENS_FIRST = (0, 2, 1, 3)
 """How the axes of what attention gives lie in memory: the heads of a token beside each other."""
 
+_OF_IMAGES = frozenset({"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"})
+"""Calls whose results are in channels_last where their input or their weight is."""
+
 _OF_LIBRARIES = PRODUCTS | {_ATTENTION}
 """Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
 result, and gives new tensors, no views, but for these:"""
@@ -117,6 +120,7 @@ class TorchCalls(Emission):
             tuple(view and view.with_sizes(torch.SymInt, _as_dim) for _, _, view in reads),
             self._is_one_of(fn, _OF_LIBRARIES) and not self._may_view(fn, len(values)),
             layout,
+            self._is_one_of(fn, _OF_IMAGES) and not isinstance(fn, TorchGradient),
         )
         exprs = [expr for expr, _, _ in reads]
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"), exprs)

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, relax, s_tir, te, tirx
+from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
@@ -29,21 +29,14 @@ from babytriton.passes.bindings import (
     with_arguments,
 )
 from babytriton.passes.blocks import of_shape, with_types
-from babytriton.passes.scans import is_scan
-from babytriton.passes.statements import has_addresses
-from babytriton.passes.unchecked_schedules import schedule_of
+from babytriton.passes.turning import Order, turning
 from babytriton.types import MemoryFormat
-
-_TURNED = "babytriton.turned"
-"""What a kernel is annotated with that only copies a tensor: the axes of it that the copy has."""
 
 _ENDS = "babytriton.ends"
 """What a program is annotated with: for parameters of which it is to take parts, by their numbers,
 the axes in memory along which there is more, and the sizes of the parts along them."""
 
 _KERNEL_CALLS = (CALL_TIR, CALL_IN_PLACE)
-
-_Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class Stored:
     """
 
     mod: IRModule
-    turned: Mapping[int, Mapping[int, _Order]]
+    turned: Mapping[int, Mapping[int, Order]]
 
 
 def as_stored(
@@ -109,7 +102,7 @@ class _Reading:
     formats: Mapping[int, MemoryFormat]
     functions: dict[ir.GlobalVar, ir.BaseFunc]
     turns_calls: bool
-    turned: dict[int, dict[int, _Order]] = field(default_factory=dict)
+    turned: dict[int, dict[int, Order]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.params = list(self.function.params)
@@ -150,7 +143,7 @@ class _Reading:
             if var in self._memory:
                 memory, kept = self._memory[var]
                 read = kept.read(var.ty.shape)
-                kernel = add_kernel(self.functions, "turned", _turned(memory.ty, read, kept))
+                kernel = add_kernel(self.functions, "turned", turning(memory.ty, read, kept.order))
                 turned = relax.call_tir(kernel, memory, _turned_type(memory.ty, read, kept.inverse))
                 if kept.repeated:
                     shape = relax.ShapeExpr(list(var.ty.shape))
@@ -178,119 +171,8 @@ class _Reading:
         return with_arguments(value, [name, function, *args])
 
 
-def _turned(memory: Any, read: Sequence[Any], kept: MemoryFormat) -> tirx.PrimFunc:
-    """A kernel that copies what is in memory to where it would lie in a contiguous tensor.
-
-    Args:
-        memory: the type of what is there.
-        read: how much is read along each axis of it.
-        kept: how it lies.
-    """
-    given = te.placeholder(list(memory.shape), str(memory.dtype), name="memory")
-    shape = [read[place] for place in kept.inverse]
-    copy = te.compute(shape, lambda *index: given(*[index[n] for n in kept.order]), name="turned")
-    func: tirx.PrimFunc = te.create_prim_func([given, copy], "int64")
-    return func.without_attr("global_symbol").with_attr(_TURNED, list(kept.inverse))
-
-
 def _turned_type(type: Any, read: Sequence[Any], axes: Sequence[int]) -> relax.TensorType:
     return relax.TensorType([read[n] for n in axes], type.dtype, type.vdevice)
-
-
-def read_in_memory(mod: IRModule, entry: str) -> IRModule:
-    """The program with kernels that read arguments where they lie, instead of turned copies.
-
-    Args:
-        mod: the program, of calls of kernels.
-        entry: its function.
-    """
-    if not any(_TURNED in (func.attrs or {}) for _, func in mod.functions_items()):
-        return mod
-    turned: dict[relax.Var, tuple[relax.Var, _Order]] = {}
-    functions, function = dict(mod.functions_items()), mod[entry]
-    blocks = []
-    for block in function.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            call = getattr(binding, "value", None)
-            if isinstance(call, ir.Call) and call.op == CALL_TIR and len(call.args) == 2:
-                axes = (mod[call.args[0]].attrs or {}).get(_TURNED)
-                if axes is not None:
-                    (memory,) = call.args[1].fields
-                    turned[binding.var] = memory, tuple(map(int, axes))
-                elif any(argument in turned for argument in call.args[1].fields):
-                    call = _reading_memory(call, mod[call.args[0]], turned, functions)
-                    binding = relax.VarBinding(binding.var, call, binding.span)
-            bindings.append(binding)
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, function.body.body)
-    functions[mod.get_global_var(entry)] = relax.Function(
-        function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
-    )
-    found = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    return relax.transform.DeadCodeElimination([entry])(found)
-
-
-def _reading_memory(
-    call: ir.Call,
-    func: tirx.PrimFunc,
-    turned: Mapping[relax.Var, tuple[relax.Var, _Order]],
-    functions: dict[ir.GlobalVar, ir.BaseFunc],
-) -> ir.Call:
-    """A call of a kernel that is given memory in the place of turned copies of it, where it can."""
-    arguments = list(call.args[1].fields)
-    changed = func
-    for n, argument in enumerate(arguments):
-        if argument not in turned:
-            continue
-        memory, axes = turned[argument]
-        found = _from_memory(changed, n, axes, memory.ty)
-        if found is not None:
-            changed, arguments[n] = found, memory
-    if changed.same_as(func):
-        return call
-    kernel = add_kernel(functions, call.args[0].name_hint, changed)
-    return with_arguments(call, [kernel, relax.Tuple(arguments)])
-
-
-def _from_memory(
-    func: tirx.PrimFunc, place: int, axes: Sequence[int], memory: Any
-) -> tirx.PrimFunc | None:
-    """A kernel for what is in the memory of a parameter; None where it may not just load elements.
-
-    Args:
-        func: the kernel.
-        place: the number of the parameter.
-        axes: of what is in memory, in the order in which they make the parameter.
-        memory: its type.
-    """
-    buffer = func.params[place]
-    if has_addresses(func.body):
-        return None
-    # What a running sum is marked with are axes of the tensor, not of its memory.
-    if any(block.match_buffers or is_scan(block) for block in nodes(func.body, s_tir.SBlock)):
-        return None
-    sch = schedule_of(func)
-    order = sorted(range(len(axes)), key=axes.__getitem__)
-    try:
-        for block in sch.get_child_blocks(sch.get_sblock("root")):
-            reads = [region.source for region in sch.get(block).reads]
-            for n, source in enumerate(reads):
-                if source.same_as(buffer):
-                    sch.transform_layout(
-                        block, ("read", n), lambda *index: [index[axis] for axis in order]
-                    )
-                    found = sch.mod["main"].with_attrs(dict(func.attrs))
-                    given = found.params[place]
-                    # There may be more of it than is read; a variable is the program's, though.
-                    sizes = [
-                        size if isinstance(size, tirx.IntImm) else buffer.shape[axis]
-                        for size, axis in zip(memory.shape, order)
-                    ]
-                    return with_types(found, {given: of_shape(given.ty, sizes)})
-    except s_tir.ScheduleError:
-        pass
-    return None
 
 
 _Ends = tuple[tuple[int, int], ...]

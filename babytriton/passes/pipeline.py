@@ -48,15 +48,15 @@ from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.group_sizes import given_as_one_shape
 from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
-from babytriton.passes.memory_formats import as_parts, read_in_memory
+from babytriton.passes.memory_formats import as_parts
 from babytriton.passes.needless_copies import without_needless_copies
+from babytriton.passes.orders import CONTIGUOUS, Results, as_they_lie
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
 from babytriton.passes.recurrences import loops_in_kernels
 from babytriton.passes.repeated_values import without_repeated_values
 from babytriton.passes.reshapes import kernels_folded, typed_by_calls
-from babytriton.passes.result_formats import CONTIGUOUS, Results, results_as_arguments
 from babytriton.passes.reversed_scans import scans_from_the_end
 from babytriton.passes.scheduling import schedule
 from babytriton.passes.step_numbers import told_as_numbers
@@ -146,13 +146,13 @@ def fuse(
         mod: a program.
         target: what it is compiled for.
         written: what it writes to its arguments.
-        results: those that may lie as its arguments do.
+        results: which tensors may lie as its arguments do.
     """
     device = tvm_target(target)
     kind = devices.KINDS[device.kind.name]
     with device:
         mod = tvm.transform.Sequential(LEGALIZE)(mod)
-        mod = updates.kept_apart(read_in_memory(mod, results.entry), written)
+        mod = updates.kept_apart(as_they_lie(mod, results), written)
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         returned = names.of_results(mod)
@@ -171,7 +171,7 @@ def fuse(
     mod = loops_in_kernels(mod) if backend.loops else mod
     mod = without_needless_copies(mod)
     mod = names.with_results(mod, returned)
-    mod = without_duplicates(results_as_arguments(mod, results))
+    mod = without_duplicates(mod)
     mod = kernel_names.named(mod)
     mod = names.without_marks(forms.attached(mod) if kind == "cuda" else mod)
     scheduled = partial(fits.scheduled, rules=rules)
@@ -187,7 +187,7 @@ def fuse_and_schedule(
         mod: a program.
         target: what it is compiled for.
         written: what it writes to its arguments.
-        results: those that may lie as its arguments do.
+        results: which tensors may lie as its arguments do.
     """
     mod = devices.place(fuse(devices.cross_once(mod), target, written, results))
     scheduled = names.apart(schedule_kernels(mod, target, written))

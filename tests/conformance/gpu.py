@@ -17,7 +17,7 @@ from babytriton.frontend.signature import leaves_of
 from babytriton.kernel_stages import raise_first
 from babytriton.ops.fallback import TorchCall
 from babytriton.passes.gradient import Parameter
-from babytriton.passes.result_formats import formats_of_results
+from babytriton.passes.orders import formats_of_results
 from babytriton.running import filled
 from babytriton.runtime import interop
 from babytriton.runtime.dispatch import fill

@@ -1,0 +1,88 @@
+"""Tensors in other shapes, as TensorIR functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, product
+
+import tvm_ffi
+from tvm import ir, te, tirx, topi
+
+from babytriton.ops.primfunc import nodes
+from babytriton.passes.factors import are_as_many
+
+
+def reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
+    """A tensor in another shape of as many elements."""
+    if not nodes([list(x.shape), list(shape)], ir.Var):
+        return topi.reshape(x, shape)
+    return _by_groups(x, shape)
+
+
+def is_reshape(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel is one of :func:`reshaped`, as it was made."""
+    if len(func.params) != 2:
+        return False
+    given, result = func.params
+    x = te.placeholder(list(given.shape), str(given.dtype))
+    made = te.create_prim_func([x, reshaped(x, list(result.shape))], "int64")
+    return bool(tvm_ffi.structural_equal(made.body, func.body, map_free_vars=True))
+
+
+def _by_groups(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
+    """As TVM's own, but by groups of axes that hold as many elements on both sides.
+
+    TVM's takes all axes for one, and its index along the first for a remainder, though the position
+    is in the tensor: with symbolic sizes, none that follows can know what becomes of the others.
+    """
+    groups = groups_of_axes(list(x.shape), list(shape))
+
+    def element(*indices: ir.Expr) -> ir.Expr:
+        own: list[ir.Expr] = []
+        for old, new in groups:
+            own += _places([x.shape[n] for n in old], [(indices[n], shape[n]) for n in new])
+        return x(*own)
+
+    return te.compute(shape, element, name="T_reshape", tag=topi.tag.INJECTIVE)
+
+
+def groups_of_axes(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[range, range]]:
+    """Axes of two shapes of one tensor that hold as many elements, as few together as can be."""
+    cuts = _cuts(old, new)
+    i, j = cuts[-1]
+    # Torch has checked that as many are between the last two cuts, in ways that may not show here.
+    from_right = _cuts(old[i:][::-1], new[j:][::-1])
+    cuts += [(len(old) - n, len(new) - m) for n, m in reversed(from_right)]
+    return [
+        (range(n, end), range(m, other_end))
+        for (n, m), (end, other_end) in pairwise(cuts)
+        if (n, m) != (end, other_end)
+    ]
+
+
+def _cuts(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[int, int]]:
+    """Numbers of axes, from the first on, up to which both shapes surely hold as many elements."""
+    cuts = [(0, 0)]
+    ends = product(range(len(old) + 1), range(len(new) + 1))
+    for n, m in sorted(ends, key=sum):
+        i, j = cuts[-1]
+        if (n, m) != (i, j) and n >= i and m >= j and are_as_many(old[i:n], new[j:m]):
+            cuts.append((n, m))
+    return cuts
+
+
+def _places(sizes: list[ir.Expr], new: list[tuple[ir.Expr, ir.Expr]]) -> list[ir.Expr]:
+    """The indices along some axes, of those along others that hold as many elements.
+
+    Args:
+        sizes: of the axes.
+        new: along each of the others, the index and the size.
+    """
+    position: ir.Expr = tirx.const(0, "int64")
+    for index, size in new:
+        position = position * size + index
+    places: list[ir.Expr] = []
+    for size in reversed(sizes[1:]):
+        places.insert(0, tirx.floormod(position, size))
+        position = tirx.floordiv(position, size)
+    return [position, *places][: len(sizes)]
