@@ -163,8 +163,8 @@ class _Program:
     def __post_init__(self) -> None:
         self.notes: dict[str, list[list[int]]] = {_OPERANDS: [], _LAYOUTS: []}
         self._lying: dict[relax.Expr, _Lying] = {}
-        self._images: dict[relax.Expr, relax.Var] = {}
-        """For what torch gives, what it gives in channels_last."""
+        self._images: dict[relax.Expr, tuple[relax.Var, ir.Span | None]] = {}
+        """For what torch gives, what it gives in channels_last, and the place of the call."""
 
     def without_copies(self, binding: relax.Binding) -> Iterator[relax.Binding]:
         """What takes the place of a binding. Copies stay, for those who need them."""
@@ -174,9 +174,9 @@ class _Program:
         elif isinstance(value, ir.Call) and value.op == CALL_PACKED:
             yield self._torch_call(binding, value)
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self._images:
-            item = relax.TupleGetItem(self._images[value.tuple_value], value.index)
+            images, span = self._images[value.tuple_value]
             order = channels_last(len(binding.var.ty.shape))
-            yield from self._turned(binding, item, order, is_pointwise=True)
+            yield from self._turned(binding, relax.TupleGetItem(images, value.index), order, span)
         else:
             yield binding
 
@@ -197,9 +197,8 @@ class _Program:
             yield relax.VarBinding(binding.var, call, binding.span)
             return
         is_pointwise = found.is_pointwise and all(x.is_pointwise for x in given.values())
-        memory = _turned_type(binding.var.ty, found.order)
-        value = relax.call_tir(*call.args, memory)
-        yield from self._turned(binding, value, found.order, is_pointwise)
+        value = _giving(call, _turned_type(binding.var.ty, found.order))
+        yield from self._turned(binding, value, found.order, call.span, is_pointwise)
 
     def _note_copy(
         self, var: relax.Var, func: tirx.PrimFunc, arguments: Sequence[relax.Expr]
@@ -213,7 +212,12 @@ class _Program:
             self._lying |= {var: lying} if lying.is_channels_last else {}
 
     def _turned(
-        self, binding: relax.Binding, value: relax.Expr, order: Order, is_pointwise: bool
+        self,
+        binding: relax.Binding,
+        value: relax.Expr,
+        order: Order,
+        span: ir.Span | None,
+        is_pointwise: bool = True,
     ) -> Iterator[relax.Binding]:
         """A tensor that lies in an order, and the copy that takes its place.
 
@@ -221,14 +225,17 @@ class _Program:
             binding: of the tensor.
             value: what is in its memory.
             order: of its axes there.
+            span: of the user's call.
             is_pointwise: as of :class:`_Lying`.
         """
         var = binding.var
         type = _turned_type(var.ty, order)
         there = var.__class__(var.name, type)
         yield relax.VarBinding(there, value, binding.span)
-        copy = add_kernel(self.functions, "turned", turning(type, type.shape, order))
-        yield relax.VarBinding(var, relax.call_tir(copy, there, var.ty), binding.span)
+        kernel = add_kernel(self.functions, "turned", turning(type, type.shape, order))
+        copy = relax.call_tir(kernel, there, var.ty)
+        copy = relax.Call(copy.op, list(copy.args), copy.attrs, list(copy.ty_args), span)
+        yield relax.VarBinding(var, copy, binding.span)
         self._lying[var] = _Lying(there, inverse(order), True, is_pointwise)
 
     def _torch_call(self, binding: relax.Binding, call: ir.Call) -> relax.Binding:
@@ -252,8 +259,8 @@ class _Program:
             order = channels_last(len(given.fields[0].shape))
             self.notes[_LAYOUTS].append([number, *order])
             made = relax.TupleType([_turned_type(x, order) for x in given.fields])
-            call = relax.Call(call.op, list(call.args), call.attrs, [made], call.span)
-            var = self._images[binding.var] = var.__class__(var.name, made)
+            call, var = _giving(call, made), var.__class__(var.name, made)
+            self._images[binding.var] = var, call.span
         return relax.VarBinding(var, call, binding.span)
 
     def results(self, fields: list[relax.Expr]) -> tuple[list[relax.Expr], list[list[int]]]:
@@ -271,6 +278,11 @@ class _Program:
             if lying.is_new and (lying.is_pointwise or lying.is_channels_last):
                 found[n], marks[n] = lying.memory, list(inverse(lying.axes))
         return found, marks
+
+
+def _giving(call: ir.Call, type: Any) -> ir.Call:
+    """The same call with results of another type."""
+    return relax.Call(call.op, list(call.args), call.attrs, [type], call.span)
 
 
 def _turned_type(type: Any, order: Order) -> relax.TensorType:
