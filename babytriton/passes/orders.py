@@ -6,7 +6,7 @@ written so as well, as torch's results are: then kernels go through memory from 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import IRModule
 
 from babytriton.ops.fallback import TORCH_CALL
-from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel, with_arguments
+from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel, read_by, with_arguments
 from babytriton.passes.turning import (
     Order,
     axes_of_copy,
@@ -98,23 +98,13 @@ def as_they_lie(mod: IRModule, wanted: Results) -> IRModule:
     """
     if not any(axes_of_copy(func) is not None for _, func in mod.functions_items()):
         return mod
-    functions, function = dict(mod.functions_items()), mod[wanted.entry]
-    program = _Program(function, functions, wanted)
-    blocks = [
-        type(block)([x for binding in block.bindings for x in program.without_copies(binding)])
-        for block in function.body.blocks
-    ]
-    fields, marks = program.results(list(function.body.body.fields))
-    types = relax.TupleType([x.ty for x in fields])
-    body = relax.SeqExpr(blocks, relax.Tuple(fields))
-    made = relax.Function(
-        function.params, body, types, function.is_pure, function.attrs, function.span
-    ).with_attrs(program.notes | {_RESULTS: marks})
-    del functions[mod.get_global_var(wanted.entry)]
-    functions[ir.GlobalVar(wanted.entry)] = made
-    found = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    found = relax.transform.Normalize()(found)
-    return relax.transform.DeadCodeElimination([wanted.entry])(found)
+    found = _Program(mod, wanted)
+    found.run()
+    if contiguous := found.needed_contiguous():
+        found = _Program(mod, wanted, contiguous)
+        found.run()
+    made = relax.transform.Normalize()(found.made())
+    return relax.transform.DeadCodeElimination([wanted.entry])(made)
 
 
 def channels_last(rank: int) -> Order:
@@ -139,34 +129,86 @@ class _Lying:
     is_pointwise: bool = True
 
     @property
+    def is_as_torchs(self) -> bool:
+        """Whether a result that is a tensor of its own may lie so."""
+        return self.is_new and (self.is_pointwise or self.is_channels_last)
+
+    @property
     def is_channels_last(self) -> bool:
         """Whether it is in one of torch's memory formats for images."""
         rank = len(self.axes)
         return rank > 3 and inverse(self.axes) == channels_last(rank)
 
 
-@dataclass
-class _Program:
-    """Finds what lies in which order while it goes through the bindings of a function.
+@dataclass(eq=False)
+class _Together:
+    """Tensors that lie in orders of their own because others of them do.
 
     Attributes:
-        function: the program's.
-        functions: of the program; kernels are added.
-        wanted: which tensors may lie in orders of their own.
-        notes: what the program is annotated with.
+        members: these.
+        are_images: whether torch gives or takes some, which it would copy if they were contiguous.
+        are_copied: whether some are needed as contiguous tensors.
     """
 
-    function: relax.Function
-    functions: dict[ir.GlobalVar, ir.BaseFunc]
-    wanted: Results
+    members: set[relax.Expr]
+    are_images: bool = False
+    are_copied: bool = False
 
-    def __post_init__(self) -> None:
-        self.notes: dict[str, list[list[int]]] = {_OPERANDS: [], _LAYOUTS: []}
+
+class _Program:
+    """Finds what lies in which order while it goes through the bindings of a program.
+
+    Args:
+        mod: the program, of calls of kernels for single operators.
+        wanted: which tensors may lie in orders of their own.
+        contiguous: those that may not.
+    """
+
+    def __init__(
+        self, mod: IRModule, wanted: Results, contiguous: Collection[relax.Expr] = ()
+    ) -> None:
+        self._mod, self._function, self._wanted = mod, mod[wanted.entry], wanted
+        self._contiguous = contiguous
+        self._functions = dict(mod.functions_items())
+        self._blocks: list[relax.BindingBlock] = []
+        self._fields = list(self._function.body.body.fields)
+        self._notes: dict[str, list[list[int]]] = {
+            _OPERANDS: [],
+            _LAYOUTS: [],
+            _RESULTS: [[] for _ in self._fields],
+        }
         self._lying: dict[relax.Expr, _Lying] = {}
+        self._together: dict[relax.Expr, _Together] = {}
         self._images: dict[relax.Expr, tuple[relax.Var, ir.Span | None]] = {}
         """For what torch gives, what it gives in channels_last, and the place of the call."""
 
-    def without_copies(self, binding: relax.Binding) -> Iterator[relax.Binding]:
+    def run(self) -> None:
+        """Go through all of it."""
+        for block in self._function.body.blocks:
+            bindings = [x for binding in block.bindings for x in self._without_copies(binding)]
+            self._blocks.append(type(block)(bindings))
+        self._take_results()
+
+    def needed_contiguous(self) -> set[relax.Expr]:
+        """The tensors that had better be contiguous: some that lie as they do would be copied."""
+        groups = {*self._together.values()}
+        copied = [group.members for group in groups if group.are_copied and not group.are_images]
+        return set().union(*copied)
+
+    def made(self) -> IRModule:
+        """The program with what was found."""
+        function, entry = self._function, self._wanted.entry
+        types = relax.TupleType([x.ty for x in self._fields])
+        body = relax.SeqExpr(self._blocks, relax.Tuple(self._fields))
+        made = relax.Function(
+            function.params, body, types, function.is_pure, function.attrs, function.span
+        ).with_attrs(self._notes)
+        # A variable for a function has its type once and for all.
+        functions = {var: f for var, f in self._functions.items() if var.name_hint != entry}
+        functions[ir.GlobalVar(entry)] = made
+        return IRModule(functions, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
+
+    def _without_copies(self, binding: relax.Binding) -> Iterator[relax.Binding]:
         """What takes the place of a binding. Copies stay, for those who need them."""
         value = getattr(binding, "value", None)
         if isinstance(value, ir.Call) and value.op == CALL_TIR and len(value.args) == 2:
@@ -176,28 +218,54 @@ class _Program:
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self._images:
             images, span = self._images[value.tuple_value]
             order = channels_last(len(binding.var.ty.shape))
-            yield from self._turned(binding, relax.TupleGetItem(images, value.index), order, span)
+            item = relax.TupleGetItem(images, value.index)
+            self._together[binding.var] = _Together({binding.var}, are_images=True)
+            yield from self._turned(binding, item, order, span)
         else:
+            self._need_contiguous(read_by(binding))
             yield binding
+
+    def _need_contiguous(self, tensors: Iterable[relax.Expr]) -> None:
+        for tensor in tensors:
+            if tensor in self._together:
+                self._together[tensor].are_copied = True
+
+    def _join(self, var: relax.Expr, others: Iterable[relax.Expr]) -> None:
+        """Take note of a tensor that lies as others do."""
+        group = self._together[var] = _Together({var})
+        for other in others:
+            own = self._together.get(other, group)
+            if own is group:
+                continue
+            group.members |= own.members
+            group.are_images |= own.are_images
+            group.are_copied |= own.are_copied
+            self._together |= dict.fromkeys(own.members, group)
 
     def _kernel(self, binding: relax.Binding, call: ir.Call) -> Iterator[relax.Binding]:
         kernel, arguments = call.args[0], list(call.args[1].fields)
-        func = self.functions[kernel]
+        func, var = self._functions[kernel], binding.var
         given = {n: self._lying[x] for n, x in enumerate(arguments) if x in self._lying}
         if not given:
-            self._note_copy(binding.var, func, arguments)
+            self._note_copy(var, func, arguments)
             yield binding
             return
-        found = turned(func, {n: (x.axes, x.memory.ty) for n, x in given.items()})
+        memories = {n: (x.axes, x.memory.ty) for n, x in given.items()}
+        found = turned(func, memories, var not in self._contiguous)
+        others = [arguments[n] for n in given]
+        self._need_contiguous(
+            others if found.has_products else [arguments[n] for n in given if n not in found.read]
+        )
         if not found.func.same_as(func):
-            kernel = add_kernel(self.functions, kernel.name_hint, found.func)
+            kernel = add_kernel(self._functions, kernel.name_hint, found.func)
             arguments = [given[n].memory if n in found.read else x for n, x in enumerate(arguments)]
         call = with_arguments(call, [kernel, relax.Tuple(arguments)])
         if found.order is None:
-            yield relax.VarBinding(binding.var, call, binding.span)
+            yield relax.VarBinding(var, call, binding.span)
             return
+        self._join(var, others)
         is_pointwise = found.is_pointwise and all(x.is_pointwise for x in given.values())
-        value = _giving(call, _turned_type(binding.var.ty, found.order))
+        value = _giving(call, _turned_type(var.ty, found.order))
         yield from self._turned(binding, value, found.order, call.span, is_pointwise)
 
     def _note_copy(
@@ -232,7 +300,7 @@ class _Program:
         type = _turned_type(var.ty, order)
         there = var.__class__(var.name, type)
         yield relax.VarBinding(there, value, binding.span)
-        kernel = add_kernel(self.functions, "turned", turning(type, type.shape, order))
+        kernel = add_kernel(self._functions, "turned", turning(type, type.shape, order))
         copy = relax.call_tir(kernel, there, var.ty)
         copy = relax.Call(copy.op, list(copy.args), copy.attrs, list(copy.ty_args), span)
         yield relax.VarBinding(var, copy, binding.span)
@@ -241,43 +309,44 @@ class _Program:
     def _torch_call(self, binding: relax.Binding, call: ir.Call) -> relax.Binding:
         """A call of torch that is given images as they lie, and gives them so."""
         name, function, *operands = call.args
-        numbers = [n for n, x in enumerate(self.function.params) if x.same_as(function)]
+        numbers = [n for n, x in enumerate(self._function.params) if x.same_as(function)]
         is_torch = getattr(name, "global_symbol", "") == TORCH_CALL
-        if not is_torch or not numbers or not self.wanted.turns_calls:
+        if not is_torch or not numbers or not self._wanted.turns_calls:
+            self._need_contiguous(operands)
             return binding
         (number,) = numbers
-        is_given = self.wanted.following.get(number, False)
+        is_given = self._wanted.following.get(number, False)
         for n, operand in enumerate(operands):
             lying = self._lying.get(operand)
             if lying is not None and lying.is_channels_last:
                 operands[n] = lying.memory
-                self.notes[_OPERANDS].append([number, n, *lying.axes])
+                if operand in self._together:
+                    self._together[operand].are_images = True
+                self._notes[_OPERANDS].append([number, n, *lying.axes])
                 is_given = True
+            else:
+                self._need_contiguous([operand])
         call, var = with_arguments(call, [name, function, *operands]), binding.var
         (given,) = call.ty_args
-        if number in self.wanted.following and is_given:
+        if number in self._wanted.following and is_given:
             order = channels_last(len(given.fields[0].shape))
-            self.notes[_LAYOUTS].append([number, *order])
+            self._notes[_LAYOUTS].append([number, *order])
             made = relax.TupleType([_turned_type(x, order) for x in given.fields])
             call, var = _giving(call, made), var.__class__(var.name, made)
             self._images[binding.var] = var, call.span
         return relax.VarBinding(var, call, binding.span)
 
-    def results(self, fields: list[relax.Expr]) -> tuple[list[relax.Expr], list[list[int]]]:
-        """What the program gives, and how it is annotated.
-
-        Args:
-            fields: what it gave.
-        """
-        found = list(fields)
-        marks: list[list[int]] = [[] for _ in fields]
-        for n, given in enumerate(fields):
-            lying = self._lying.get(given)
-            if lying is None or n not in self.wanted.outputs or fields.count(given) > 1:
-                continue
-            if lying.is_new and (lying.is_pointwise or lying.is_channels_last):
-                found[n], marks[n] = lying.memory, list(inverse(lying.axes))
-        return found, marks
+    def _take_results(self) -> None:
+        """Give results in the orders in which they lie, where they may."""
+        given = list(self._fields)
+        for n, field_ in enumerate(given):
+            lying = self._lying.get(field_)
+            is_free = n in self._wanted.outputs and given.count(field_) == 1
+            if lying is not None and is_free and lying.is_as_torchs:
+                self._fields[n] = lying.memory
+                self._notes[_RESULTS][n] = list(inverse(lying.axes))
+            else:
+                self._need_contiguous([field_])
 
 
 def _giving(call: ir.Call, type: Any) -> ir.Call:

@@ -152,7 +152,7 @@ def fuse(
     kind = devices.KINDS[device.kind.name]
     with device:
         mod = tvm.transform.Sequential(LEGALIZE)(mod)
-        mod = updates.kept_apart(as_they_lie(mod, results), written)
+        mod = as_they_lie(updates.kept_apart(mod, written), results)
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         returned = names.of_results(mod)

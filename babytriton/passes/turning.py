@@ -6,7 +6,7 @@ of its own is written in the same order, and summed in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,22 +85,27 @@ class Turned:
         read: the numbers of the parameters of which it is given the memory.
         order: of the axes of its result, which it gives in that order; None where it gives
             a contiguous one.
-        is_pointwise: whether each element of it is computed from given elements, without sums.
+        is_pointwise: whether each element of it is computed from those at the same place.
+        has_products: whether it sums over what it reads of several tensors, as a product does.
     """
 
     func: tirx.PrimFunc
     read: Collection[int]
     order: Order | None = None
     is_pointwise: bool = False
+    has_products: bool = False
 
 
-def turned(func: tirx.PrimFunc, given: Mapping[int, tuple[Order, Any]]) -> Turned:
+def turned(
+    func: tirx.PrimFunc, given: Mapping[int, tuple[Order, Any]], may_turn: bool = True
+) -> Turned:
     """A kernel of one operator for what is in memory.
 
     Args:
         func: the kernel, as it was made for the operator.
         given: by the numbers of parameters, the axes of what is in memory in the order in which
             they make the tensor, and the type of what is there.
+        may_turn: whether its result may lie in an order of its own.
     """
     changed, read = func, []
     for n, (axes, memory) in given.items():
@@ -110,10 +115,10 @@ def turned(func: tirx.PrimFunc, given: Mapping[int, tuple[Order, Any]]) -> Turne
             read.append(n)
     if len(read) < len(given):
         return Turned(changed, read)
-    if is_reshape(func):
+    if may_turn and is_reshape(func):
         ((axes, memory),) = given.values()
         return _reshaped(func, axes, memory) or Turned(changed, read)
-    kernel = _Kernel.of(changed, [changed.params[n] for n in read])
+    kernel = _Kernel.of(changed, [changed.params[n] for n in read], may_turn)
     return Turned(changed, read) if kernel is None else kernel.turned(read)
 
 
@@ -250,12 +255,13 @@ class _Kernel:
     ways: Sequence[_Way]
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc, given: Sequence[tirx.Var]) -> _Kernel | None:
+    def of(cls, func: tirx.PrimFunc, given: Sequence[tirx.Var], may_turn: bool) -> _Kernel | None:
         """A kernel, of whose parameters some lie in orders of their own; None where it is another.
 
         Args:
             func: the kernel, which takes these as they lie.
             given: the parameters.
+            may_turn: whether its result may lie so.
         """
         sch = schedule_of(func)
         rvs = sch.get_child_blocks(sch.get_sblock("root"))
@@ -274,7 +280,7 @@ class _Kernel:
             ways.append(way)
             if way.order is not None:
                 orders[block.writes[0].source] = way.order
-        if ways[-1].order is None:
+        if ways[-1].order is None or not may_turn:
             # What passes between the blocks stays as it is as well.
             own = {x: orders[x] for x in given}
             ways = [_way(block, own, is_turned=False) for block in blocks]
@@ -288,7 +294,10 @@ class _Kernel:
         """
         sch = self.sch
         blocks = [sch.get(rv) for rv in self.blocks]
-        is_pointwise = not any(_sums(block) for block in blocks)
+        func = sch.mod["main"]
+        given = {func.params[n] for n in read}
+        is_pointwise = all(_is_pointwise(block, given) for block in blocks)
+        has_products = any(_has_products(block) for block in blocks)
         for rv, way in zip(self.blocks, self.ways):
             if way.loops != sorted(way.loops):
                 loops = sch.get_loops(rv)
@@ -297,7 +306,7 @@ class _Kernel:
             if way.order is not None:
                 sch.transform_layout(rv, ("write", 0), _turning(way.order))
         found = sch.mod["main"].with_attrs(self.attrs)
-        return Turned(found, read, self.ways[-1].order, is_pointwise)
+        return Turned(found, read, self.ways[-1].order, is_pointwise, has_products)
 
 
 def _turning(order: Order) -> Callable[..., list[Any]]:
@@ -317,6 +326,26 @@ def _sums(block: s_tir.SBlock) -> list[int]:
     """The iterations of a block that it sums over."""
     axes = enumerate(block.iter_vars)
     return [n for n, axis in axes if axis.iter_type != tirx.IterVar.DataPar]
+
+
+def _is_pointwise(block: s_tir.SBlock, given: Set[tirx.Var]) -> bool:
+    """Whether a block computes each number from those at the same place of what is given."""
+    points = [axis.var for axis in block.iter_vars]
+    indices = [
+        index
+        for load in nodes(block.body.value, ir.TensorLoad)
+        if load.source in given
+        for index in load.indices
+    ]
+    places = (any(x.same_as(var) for var in points) or is_number(x, 0) for x in indices)
+    return not _sums(block) and all(places)
+
+
+def _has_products(block: s_tir.SBlock) -> bool:
+    """Whether a block sums over what it reads of several tensors."""
+    sums = [block.iter_vars[n].var for n in _sums(block)]
+    loads = [x for x in nodes(block.body.value, ir.TensorLoad) if x.source != block.body.buffer]
+    return len({x.source for x in loads if any(uses(x, var) for var in sums)}) > 1
 
 
 def _axes(block: s_tir.SBlock) -> list[int | None]:
