@@ -6,7 +6,7 @@ written so as well, as torch's results are: then kernels go through memory from 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,7 +165,7 @@ class _Program:
     """
 
     def __init__(
-        self, mod: IRModule, wanted: Results, contiguous: Collection[relax.Expr] = ()
+        self, mod: IRModule, wanted: Results, contiguous: Set[relax.Expr] = frozenset()
     ) -> None:
         self._mod, self._function, self._wanted = mod, mod[wanted.entry], wanted
         self._contiguous = contiguous
@@ -227,12 +227,13 @@ class _Program:
 
     def _need_contiguous(self, tensors: Iterable[relax.Expr]) -> None:
         for tensor in tensors:
-            if tensor in self._together:
+            lying = self._lying.get(tensor)
+            if lying is not None and lying.is_new:
                 self._together[tensor].are_copied = True
 
     def _join(self, var: relax.Expr, others: Iterable[relax.Expr]) -> None:
         """Take note of a tensor that lies as others do."""
-        group = self._together[var] = _Together({var})
+        group = self._together.setdefault(var, _Together({var}))
         for other in others:
             own = self._together.get(other, group)
             if own is group:
@@ -251,8 +252,8 @@ class _Program:
             yield binding
             return
         memories = {n: (x.axes, x.memory.ty) for n, x in given.items()}
-        found = turned(func, memories, var not in self._contiguous)
         others = [arguments[n] for n in given]
+        found = turned(func, memories, not self._contiguous & {var, *others})
         self._need_contiguous(
             others if found.has_products else [arguments[n] for n in given if n not in found.read]
         )
@@ -274,7 +275,11 @@ class _Program:
         """Take note of a tensor that is no other numbers than are in memory."""
         axes = axes_of_copy(func)
         if axes is not None:
-            self._lying[var] = _Lying(arguments[0], axes)
+            lying = self._lying[var] = _Lying(arguments[0], axes)
+            if lying.is_channels_last:
+                # What is computed from one image in several ways is to fit together.
+                self._join(var, [])
+                self._join(arguments[0], [var])
         elif len(arguments) == 1 and (axes := transposed(func)) is not None:
             lying = _Lying(arguments[0], axes)
             self._lying |= {var: lying} if lying.is_channels_last else {}

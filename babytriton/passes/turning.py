@@ -76,6 +76,10 @@ def inverse(axes: Sequence[int]) -> Order:
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
+_SHORT = 16
+"""Numbers in a row, of which a sum of fewer at a time takes longer than one across rows."""
+
+
 @dataclass(frozen=True)
 class Turned:
     """A kernel that is given memory in the place of turned copies of it.
@@ -105,7 +109,7 @@ def turned(
         func: the kernel, as it was made for the operator.
         given: by the numbers of parameters, the axes of what is in memory in the order in which
             they make the tensor, and the type of what is there.
-        may_turn: whether its result may lie in an order of its own.
+        may_turn: whether what is computed from that may lie in orders of its own.
     """
     changed, read = func, []
     for n, (axes, memory) in given.items():
@@ -261,7 +265,7 @@ class _Kernel:
         Args:
             func: the kernel, which takes these as they lie.
             given: the parameters.
-            may_turn: whether its result may lie so.
+            may_turn: whether what is computed from these may.
         """
         sch = schedule_of(func)
         rvs = sch.get_child_blocks(sch.get_sblock("root"))
@@ -283,7 +287,7 @@ class _Kernel:
         if ways[-1].order is None or not may_turn:
             # What passes between the blocks stays as it is as well.
             own = {x: orders[x] for x in given}
-            ways = [_way(block, own, is_turned=False) for block in blocks]
+            ways = [_way(block, own, False, may_turn) for block in blocks]
         return cls(sch, rvs, dict(func.attrs or {}), ways)
 
     def turned(self, read: Collection[int]) -> Turned:
@@ -357,13 +361,19 @@ def _axes(block: s_tir.SBlock) -> list[int | None]:
     ]
 
 
-def _way(block: s_tir.SBlock, orders: Mapping[tirx.Var, Order], is_turned: bool = True) -> _Way:
+def _way(
+    block: s_tir.SBlock,
+    orders: Mapping[tirx.Var, Order],
+    is_turned: bool = True,
+    adds_few: bool = True,
+) -> _Way:
     """How a block is to go through what it reads.
 
     Args:
         block: it stores a number at each point.
         orders: of what lies in orders of its own.
         is_turned: whether what it writes may lie so.
+        adds_few: whether sums may go through few numbers in a row at a time.
     """
     sizes = [axis.dom.extent for axis in block.iter_vars]
     sums, axes = _sums(block), _axes(block)
@@ -375,12 +385,17 @@ def _way(block: s_tir.SBlock, orders: Mapping[tirx.Var, Order], is_turned: bool 
     adding = [x for x in loads if any(uses(x, block.iter_vars[n].var) for n in sums)]
     if all(load.source in orders for load in adding):
         added = _order_read(block, adding, orders, _wide(sums, sizes))
-        sums = sums if added is None else [*(n for n in sums if n not in added), *added]
+        if added is not None and (adds_few or not _is_short(sizes[added[-1]])):
+            sums = [*(n for n in sums if n not in added), *added]
     if order is None:
         return _Way([*spatial, *sums], None)
     along = [axes.index(n) for n in order]
     written = *(axis for axis in range(len(axes)) if axis not in along), *along
     return _Way([*spatial, *sums], written)
+
+
+def _is_short(size: ir.Expr) -> bool:
+    return isinstance(size, tirx.IntImm) and size < _SHORT
 
 
 def _order_read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
@@ -50,7 +51,8 @@ class Reduction(ScheduleRule):
         # Again: what several blocks read, a single one does when these are inlined.
         infos = inline_cheap(sch, inline_cheap(sch, infos))
         reductions = [info for info in infos if info.is_reduction()]
-        if not all(is_column(sch, info) or is_whole(info) for info in reductions):
+        kinds = (is_column, lambda _, info: is_whole(info), is_of_groups)
+        if not all(any(kind(sch, info) for kind in kinds) for info in reductions):
             return None
         maps = [info for info in infos if not info.is_reduction()]
         if not all(is_pointwise(sch, info) for info in maps):
@@ -58,6 +60,8 @@ class Reduction(ScheduleRule):
         for info in reductions:
             if is_whole(info):
                 reduce_whole(sch, info)
+            elif is_of_groups(sch, info):
+                reduce_groups(sch, info)
             else:
                 reduce_columns(sch, info)
         for nest in pointwise_nests(sch, maps):
@@ -79,6 +83,27 @@ def is_column(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
     reads = [load for load in nodes(block.body, ir.TensorLoad) if uses(load, column)]
     return all(
         load.indices[-1].same_as(column) and not any(uses(i, column) for i in load.indices[:-1])
+        for load in reads
+    )
+
+
+def is_of_groups(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    """Whether columns are reduced, and of these groups that lie side by side.
+
+    So are groups of channels of images in channels_last.
+    """
+    block, kinds = sch.get(info.block_rv), info.dom_kind()
+    if not isinstance(block.body, tirx.BufferStore) or not re.fullmatch("S+RR+", kinds):
+        return False
+    if not all(isinstance(it.dom, int) for it in info.iters):
+        return False
+    group, column = last_spatial(sch, info), block.iter_vars[-1].var
+    reads = [load for load in nodes(block.body, ir.TensorLoad) if uses(load, column)]
+    return all(
+        len(load.indices) > 2
+        and load.indices[-1].same_as(column)
+        and load.indices[-2].same_as(group)
+        and not any(uses(i, column) or uses(i, group) for i in load.indices[:-2])
         for load in reads
     )
 
@@ -130,6 +155,31 @@ def reduce_columns(sch: s_tir.Schedule, info: SBlockInfo) -> None:
     if is_at_least(info, PARALLEL):
         sch.parallel(task)
     sch.decompose_reduction(block, reduced[0])
+
+
+def reduce_groups(sch: s_tir.Schedule, info: SBlockInfo) -> None:
+    """Accumulate all columns side by side, row after row, and then those of each group."""
+    block, rows = info.block_rv, info.dom_kind().index("R")
+    is_large = is_at_least(info, PARALLEL)
+    part = sch.rfactor(sch.get_loops(block)[-1], rows)
+    sch.decompose_reduction(block, sch.get_loops(block)[rows])
+    tasks = math.prod(it.dom for it in info.iters[: rows - 1])
+    is_cut = is_large and tasks < ROW_PIECES <= info.iters[rows].dom
+    if is_cut:
+        piece, _ = sch.split(sch.get_loops(part)[rows], [ROW_PIECES, None])
+        whole, part = part, sch.rfactor(piece, 0)
+        *others, piece, column = sch.get_loops(whole)[: rows + 1] + sch.get_loops(whole)[-1:]
+        sch.reorder(piece, *others, column)
+        sch.decompose_reduction(whole, piece)
+    loops = sch.get_loops(part)
+    *outer, group = loops[:rows]
+    outer += loops[rows : rows + is_cut]
+    *reduced, column = loops[rows + is_cut :]
+    sch.reorder(*outer, *reduced, group, column)
+    sch.fuse(group, column)
+    if is_large and outer:
+        sch.parallel(sch.fuse(*outer))
+    sch.decompose_reduction(part, reduced[0])
 
 
 def is_few_columns(info: SBlockInfo) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
@@ -19,6 +20,7 @@ from babytriton.passes.blocks import (
     reads_from,
 )
 from babytriton.passes.cpu.elementwise import PARALLEL
+from babytriton.passes.cpu.reduction import is_of_groups
 from babytriton.passes.cpu.row_loops import (
     fused_rows,
     gather_rows,
@@ -41,7 +43,7 @@ class Rowwise(ScheduleRule):
 
     Gives one parallel loop over the rows with all of a row's work inside; small blocks that
     need the results of all rows come after it. Stands aside where a block reads another row's
-    values, and for a single long row.
+    values, for a single long row, and for groups of columns, whose rows lie in short pieces.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -50,7 +52,7 @@ class Rowwise(ScheduleRule):
             return None
         sch, infos = kernel
         work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
-        if work is None:
+        if work is None or any(map(partial(is_of_groups, sch), infos)):
             return None
         infos = inline_cheap(sch, infos, text=_TEXT, keep=_read_after(sch, infos, work))
         work = row_work([sch.get(info.block_rv) for info in infos], SMALL)
