@@ -202,7 +202,7 @@ class _Program:
         body = relax.SeqExpr(self._blocks, relax.Tuple(self._fields))
         made = relax.Function(
             function.params, body, types, function.is_pure, function.attrs, function.span
-        ).with_attrs(self._notes)
+        ).with_attrs({name: found for name, found in self._notes.items() if any(found)})
         # A variable for a function has its type once and for all.
         functions = {var: f for var, f in self._functions.items() if var.name_hint != entry}
         functions[ir.GlobalVar(entry)] = made

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 import tvm_ffi
-from tvm import ir, te, tirx, topi
+from tvm import ir, s_tir, te, tirx, topi
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.factors import are_as_many
+
+_NAME = "T_reshape"
+"""How TVM names the blocks that reshape."""
 
 
 def reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
@@ -21,7 +24,8 @@ def reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
 
 def is_reshape(func: tirx.PrimFunc) -> bool:
     """Whether a kernel is one of :func:`reshaped`, as it was made."""
-    if len(func.params) != 2:
+    names = {block.name_hint for block in nodes(func.body, s_tir.SBlock)}
+    if len(func.params) != 2 or names != {"root", _NAME}:
         return False
     given, result = func.params
     x = te.placeholder(list(given.shape), str(given.dtype))
@@ -43,7 +47,7 @@ def _by_groups(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
             own += _places([x.shape[n] for n in old], [(indices[n], shape[n]) for n in new])
         return x(*own)
 
-    return te.compute(shape, element, name="T_reshape", tag=topi.tag.INJECTIVE)
+    return te.compute(shape, element, name=_NAME, tag=topi.tag.INJECTIVE)
 
 
 def groups_of_axes(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[range, range]]:

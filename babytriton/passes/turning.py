@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir, s_tir, te, tirx
 
 from babytriton.ops.primfunc import nodes
-from babytriton.passes.blocks import of_shape, uses, with_types
+from babytriton.passes.blocks import of_shape, only_block, uses, with_types
 from babytriton.passes.reshaping import groups_of_axes, is_reshape, reshaped
 from babytriton.passes.scans import is_scan
 from babytriton.passes.statements import has_addresses, is_number
@@ -23,7 +23,6 @@ from babytriton.passes.unchecked_schedules import schedule_of
 Order = tuple[int, ...]
 """The axes of a tensor, from the one with the longest steps in memory to that with the shortest; or
 for each axis its place in such an order."""
-
 
 _COPY = "babytriton.turned"
 """What a kernel is annotated with that only copies a tensor: the axes of it that the copy has."""
@@ -53,11 +52,12 @@ def axes_of_copy(func: ir.BaseFunc) -> Order | None:
 
 def transposed(func: tirx.PrimFunc) -> Order | None:
     """The axes of its parameter that a kernel gives in another order, and all of it; or None."""
-    (root,) = [func.body.block]
-    blocks = [] if not isinstance(root.body, tirx.For) else nodes(root.body, s_tir.SBlock)
-    if len(blocks) != 1 or not _is_plain(blocks[0]) or _sums(blocks[0]):
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize) or not isinstance(root.block.body, tirx.For):
         return None
-    (block,) = blocks
+    block = only_block(root.block.body)
+    if block is None or not _is_plain(block) or _sums(block):
+        return None
     load, rank = block.body.value, len(block.iter_vars)
     if not isinstance(load, ir.TensorLoad) or len(load.indices) != rank:
         return None
