@@ -13,9 +13,9 @@ from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.trees import leaves_in
 from babytriton.passes import memory_formats
-from babytriton.passes.orders import Results, channels_last, turned_operands, turned_results
+from babytriton.passes.orders import Wanted, turned_operands, turned_results
 from babytriton.passes.turning import inverse
-from babytriton.types import MemoryFormat
+from babytriton.types import MemoryFormat, channels_last
 
 
 def as_given(program: Lowering, signature: Signature) -> Lowering:
@@ -47,22 +47,22 @@ def as_given(program: Lowering, signature: Signature) -> Lowering:
     return replace(program, mod=stored.mod, inputs=tuple(inputs), formats=formats)
 
 
-def free_results(program: Lowering) -> Results:
+def wanted_orders(program: Lowering) -> Wanted:
     """Which tensors of a program may lie otherwise than contiguous ones.
 
     None where the function says itself how tensors are to lie. Of its outputs those that it
     returns; gradients are computed from contiguous ones.
     """
     if program.chooses_formats:
-        return Results(program.entry)
+        return Wanted(program.entry)
     calls = {i: x for i, x in enumerate(program.inputs) if isinstance(x, TorchCall)}
     following = {i: _is_given_images(x) for i, x in calls.items() if x.keeps_format}
     if program.gradient is not None:
-        return Results(program.entry, (), True, following)
+        return Wanted(program.entry, turns_calls=True, following=following)
     results = leaves_in(program.result, Output)
     written = {output for _, output in program.updates.pairs}
     free = frozenset(x.index for x in results if not x.is_float and x.index not in written)
-    return Results(program.entry, free, True, following)
+    return Wanted(program.entry, free, turns_calls=True, following=following)
 
 
 def _is_given_images(call: TorchCall) -> bool:

@@ -178,8 +178,8 @@ class Lowered:
         forward = self.forward
         with executable.COMPILE_LOCK, ours("scheduling"):
             program = memory_formats.as_given(forward.lowering, forward.signature)
-            results = memory_formats.free_results(program)
-            mod = pipeline.fuse_and_schedule(program.mod, self.target, program.updates, results)
+            wanted = memory_formats.wanted_orders(program)
+            mod = pipeline.fuse_and_schedule(program.mod, self.target, program.updates, wanted)
             program = memory_formats.as_scheduled(program, mod)
         return Scheduled(replace(forward, lowering=program), mod)
 

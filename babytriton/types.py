@@ -123,6 +123,11 @@ class TensorType:
         return f"{name}[{', '.join(map(size_text, self.shape))}]"
 
 
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The order of the axes of images of so many dimensions in that memory format of torch's."""
+    return 0, *range(2, rank), 1
+
+
 @dataclass(frozen=True)
 class MemoryFormat:
     """How a tensor lies in memory, where that is not as a contiguous one.

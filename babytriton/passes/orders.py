@@ -7,7 +7,7 @@ written so as well, as torch's results are: then kernels go through memory from 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import ir, relax, tirx
@@ -23,7 +23,7 @@ from babytriton.passes.turning import (
     turned,
     turning,
 )
-from babytriton.types import MemoryFormat
+from babytriton.types import MemoryFormat, channels_last
 
 _RESULTS = "babytriton.memory_formats"
 """What a program is annotated with: for each output the order of its axes in memory, if it is not
@@ -39,7 +39,7 @@ parameter that is the call, and the order."""
 
 
 @dataclass(frozen=True)
-class Results:
+class Wanted:
     """Which tensors of a program may lie as its arguments do.
 
     Attributes:
@@ -56,7 +56,7 @@ class Results:
     following: Mapping[int, bool] = field(default_factory=dict)
 
 
-CONTIGUOUS = Results()
+CONTIGUOUS = Wanted()
 """None."""
 
 
@@ -89,7 +89,7 @@ def turned_results(mod: IRModule, entry: str) -> dict[int, Order]:
     return {int(call): tuple(map(int, order)) for call, *order in found}
 
 
-def as_they_lie(mod: IRModule, wanted: Results) -> IRModule:
+def as_they_lie(mod: IRModule, wanted: Wanted) -> IRModule:
     """The program with kernels that read what lies in orders of its own where it is.
 
     Args:
@@ -107,11 +107,6 @@ def as_they_lie(mod: IRModule, wanted: Results) -> IRModule:
     return relax.transform.DeadCodeElimination([wanted.entry])(made)
 
 
-def channels_last(rank: int) -> Order:
-    """The order of the axes of images of so many dimensions in that memory format of torch's."""
-    return 0, *range(2, rank), 1
-
-
 @dataclass(frozen=True)
 class _Lying:
     """What a tensor is a turned copy of.
@@ -119,19 +114,22 @@ class _Lying:
     Attributes:
         memory: the contiguous tensor that is there.
         axes: of it, in the order in which they make the tensor.
-        is_new: whether that is no other tensor of the program.
-        is_pointwise: whether it was computed from arguments element by element.
+        is_new: whether that is no other tensor of the program; then it is of a group.
+        is_pointwise: whether each element is computed from those at its place of what lies so.
+        keeps_format: whether torch has it in channels_last as well, if it is.
     """
 
     memory: relax.Var
     axes: Order
     is_new: bool = False
     is_pointwise: bool = True
+    keeps_format: bool = True
 
     @property
     def is_as_torchs(self) -> bool:
-        """Whether a result that is a tensor of its own may lie so."""
-        return self.is_new and (self.is_pointwise or self.is_channels_last)
+        """Whether torch's result lies so as well, and it is a tensor of its own."""
+        keeps_format = self.is_channels_last and self.keeps_format
+        return self.is_new and (self.is_pointwise or keeps_format)
 
     @property
     def is_channels_last(self) -> bool:
@@ -165,7 +163,7 @@ class _Program:
     """
 
     def __init__(
-        self, mod: IRModule, wanted: Results, contiguous: Set[relax.Expr] = frozenset()
+        self, mod: IRModule, wanted: Wanted, contiguous: Set[relax.Expr] = frozenset()
     ) -> None:
         self._mod, self._function, self._wanted = mod, mod[wanted.entry], wanted
         self._contiguous = contiguous
@@ -265,9 +263,15 @@ class _Program:
             yield relax.VarBinding(var, call, binding.span)
             return
         self._join(var, others)
-        is_pointwise = found.is_pointwise and all(x.is_pointwise for x in given.values())
         value = _giving(call, _turned_type(var.ty, found.order))
-        yield from self._turned(binding, value, found.order, call.span, is_pointwise)
+        yield from self._turned(binding, value, found.order, call.span)
+        # Norms of groups go by way of other shapes, and torch's keep the format.
+        keeps_format = found.keeps_format or not any(x.is_channels_last for x in given.values())
+        self._lying[var] = replace(
+            self._lying[var],
+            is_pointwise=found.is_pointwise and all(x.is_pointwise for x in given.values()),
+            keeps_format=keeps_format and all(x.keeps_format for x in given.values()),
+        )
 
     def _note_copy(
         self, var: relax.Var, func: tirx.PrimFunc, arguments: Sequence[relax.Expr]
@@ -285,12 +289,7 @@ class _Program:
             self._lying |= {var: lying} if lying.is_channels_last else {}
 
     def _turned(
-        self,
-        binding: relax.Binding,
-        value: relax.Expr,
-        order: Order,
-        span: ir.Span | None,
-        is_pointwise: bool = True,
+        self, binding: relax.Binding, value: relax.Expr, order: Order, span: ir.Span | None
     ) -> Iterator[relax.Binding]:
         """A tensor that lies in an order, and the copy that takes its place.
 
@@ -299,7 +298,6 @@ class _Program:
             value: what is in its memory.
             order: of its axes there.
             span: of the user's call.
-            is_pointwise: as of :class:`_Lying`.
         """
         var = binding.var
         type = _turned_type(var.ty, order)
@@ -309,7 +307,7 @@ class _Program:
         copy = relax.call_tir(kernel, there, var.ty)
         copy = relax.Call(copy.op, list(copy.args), copy.attrs, list(copy.ty_args), span)
         yield relax.VarBinding(var, copy, binding.span)
-        self._lying[var] = _Lying(there, inverse(order), True, is_pointwise)
+        self._lying[var] = _Lying(there, inverse(order), is_new=True)
 
     def _torch_call(self, binding: relax.Binding, call: ir.Call) -> relax.Binding:
         """A call of torch that is given images as they lie, and gives them so."""

@@ -50,7 +50,7 @@ from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
 from babytriton.passes.memory_formats import as_parts
 from babytriton.passes.needless_copies import without_needless_copies
-from babytriton.passes.orders import CONTIGUOUS, Results, as_they_lie
+from babytriton.passes.orders import CONTIGUOUS, Wanted, as_they_lie
 from babytriton.passes.partial_sums import summed_by_rows
 from babytriton.passes.patterns import reductions_as_such
 from babytriton.passes.recomputing import recomputed
@@ -138,7 +138,7 @@ register_tir_pipeline(LOWERING, _lowering)
 
 
 def fuse(
-    mod: IRModule, target: Target, written: Updates = NO_UPDATES, results: Results = CONTIGUOUS
+    mod: IRModule, target: Target, written: Updates = NO_UPDATES, wanted: Wanted = CONTIGUOUS
 ) -> IRModule:
     """Relax operators -> calls of fused, unscheduled TensorIR functions.
 
@@ -146,13 +146,13 @@ def fuse(
         mod: a program.
         target: what it is compiled for.
         written: what it writes to its arguments.
-        results: which tensors may lie as its arguments do.
+        wanted: which tensors may lie as its arguments do.
     """
     device = tvm_target(target)
     kind = devices.KINDS[device.kind.name]
     with device:
         mod = tvm.transform.Sequential(LEGALIZE)(mod)
-        mod = as_they_lie(updates.kept_apart(mod, written), results)
+        mod = as_they_lie(updates.kept_apart(mod, written), wanted)
         groups = tvm.transform.Sequential(GROUP)(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         returned = names.of_results(mod)
@@ -179,7 +179,7 @@ def fuse(
 
 
 def fuse_and_schedule(
-    mod: IRModule, target: Target, written: Updates, results: Results = CONTIGUOUS
+    mod: IRModule, target: Target, written: Updates, wanted: Wanted = CONTIGUOUS
 ) -> IRModule:
     """Relax operators -> calls of fused TensorIR functions, scheduled for the target.
 
@@ -187,11 +187,11 @@ def fuse_and_schedule(
         mod: a program.
         target: what it is compiled for.
         written: what it writes to its arguments.
-        results: which tensors may lie as its arguments do.
+        wanted: which tensors may lie as its arguments do.
     """
-    mod = devices.place(fuse(devices.cross_once(mod), target, written, results))
+    mod = devices.place(fuse(devices.cross_once(mod), target, written, wanted))
     scheduled = names.apart(schedule_kernels(mod, target, written))
-    return typed_by_calls(as_parts(scheduled, results.entry))
+    return typed_by_calls(as_parts(scheduled, wanted.entry))
 
 
 def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATES) -> IRModule:

@@ -90,6 +90,8 @@ class Turned:
         order: of the axes of its result, which it gives in that order; None where it gives
             a contiguous one.
         is_pointwise: whether each element of it is computed from those at the same place.
+        keeps_format: whether torch has the result in the memory format of what it is computed from:
+            not of sums along all of an axis, nor of elements that other tensors choose.
         has_products: whether it sums over what it reads of several tensors, as a product does.
     """
 
@@ -97,6 +99,7 @@ class Turned:
     read: Collection[int]
     order: Order | None = None
     is_pointwise: bool = False
+    keeps_format: bool = False
     has_products: bool = False
 
 
@@ -189,7 +192,7 @@ def _reshaped(func: tirx.PrimFunc, axes: Order, memory: Any) -> Turned | None:
     made = reshaped(there, [shape[axis] for axis in found] if turns else shape)
     copy: tirx.PrimFunc = te.create_prim_func([there, made], "int64")
     copy = copy.without_attr("global_symbol").with_attrs(dict(func.attrs or {}))
-    return Turned(copy, (0,), found if turns else None, True)
+    return Turned(copy, (0,), found if turns else None, True, True)
 
 
 def _order_of_reshaped(given: Sequence[Any], shape: Sequence[Any], order: Order) -> Order | None:
@@ -301,6 +304,7 @@ class _Kernel:
         func = sch.mod["main"]
         given = {func.params[n] for n in read}
         is_pointwise = all(_is_pointwise(block, given) for block in blocks)
+        keeps_format = all(_keeps_format(block) for block in blocks)
         has_products = any(_has_products(block) for block in blocks)
         for rv, way in zip(self.blocks, self.ways):
             if way.loops != sorted(way.loops):
@@ -310,7 +314,8 @@ class _Kernel:
             if way.order is not None:
                 sch.transform_layout(rv, ("write", 0), _turning(way.order))
         found = sch.mod["main"].with_attrs(self.attrs)
-        return Turned(found, read, self.ways[-1].order, is_pointwise, has_products)
+        order = self.ways[-1].order
+        return Turned(found, read, order, is_pointwise, keeps_format, has_products)
 
 
 def _turning(order: Order) -> Callable[..., list[Any]]:
@@ -343,6 +348,16 @@ def _is_pointwise(block: s_tir.SBlock, given: Set[tirx.Var]) -> bool:
     ]
     places = (any(x.same_as(var) for var in points) or is_number(x, 0) for x in indices)
     return not _sums(block) and all(places)
+
+
+def _keeps_format(block: s_tir.SBlock) -> bool:
+    """Whether a block sums over windows alone, and reads at places that no tensor tells."""
+    sums = [block.iter_vars[n].var for n in _sums(block)]
+    loads = [x for x in nodes(block.body.value, ir.TensorLoad) if x.source != block.body.buffer]
+    indices = [index for load in loads for index in load.indices]
+    return not any(
+        nodes(index, ir.TensorLoad) or any(index.same_as(var) for var in sums) for index in indices
+    )
 
 
 def _has_products(block: s_tir.SBlock) -> bool:

@@ -51,7 +51,11 @@ def over_channels(x, g, b):
 
 
 def softmax(x):
-    return (x * 2).softmax(1)
+    return x.softmax(1)
+
+
+def chosen(x):
+    return F.relu(x)[:, [3, 1, 2]]
 
 
 def pooled(x):
@@ -92,6 +96,7 @@ PARAMETERS = numbers(CHANNELS, seed=2), numbers(CHANNELS, seed=3)
         (by_hand, (images(), *PARAMETERS), 1),
         (over_channels, (images(), *PARAMETERS), 1),
         (softmax, (images(),), 1),
+        (chosen, (images(),), 1),
         (pooled, (images(),), 1),
         (averaged, (images(),), 1),
         (larger, (images(),), 1),
@@ -103,7 +108,7 @@ PARAMETERS = numbers(CHANNELS, seed=2), numbers(CHANNELS, seed=3)
     ids=lambda x: x.__name__ if callable(x) else "",
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_images_stay_in_their_format(
+def test_images_stay_in_their_format_where_torchs_do(
     fn: Callable[..., Any], args: tuple[torch.Tensor, ...], kernels: int, dtype: torch.dtype
 ) -> None:
     exact = fn(*(x.to(dtype).double() for x in args))
@@ -115,8 +120,7 @@ def test_images_stay_in_their_format(
     for _ in range(3):
         found = jitted(*args)
         torch.testing.assert_close(found.double(), exact, **within)
-        is_image = found.ndim == 4
-        assert not is_image or found.is_contiguous(memory_format=torch.channels_last)
+        assert found.stride() == fn(*args).stride()
     compiled = bt.jit(gpu.TARGET)(fn).lower(*args).compile()
     assert len(compiled.kernels) == kernels
     for order in emulator.ORDERS:

@@ -38,9 +38,10 @@ ROW_PIECES = 8
 class Reduction(ScheduleRule):
     """Takes reductions of columns (the last axis stays) and of whole tensors, one by one.
 
-    Columns are accumulated side by side, row after row. Where that leaves too few tasks for the
-    threads, the reduction is cut into a fixed number of pieces, whose results are then combined.
-    Pointwise blocks around get loops of their own. Stands aside at any other reduction.
+    Columns are accumulated side by side, row after row, also those of which groups are reduced.
+    Where that leaves too few tasks for the threads, the reduction is cut into a fixed number of
+    pieces, whose results are then combined. Pointwise blocks around get loops of their own. Stands
+    aside at any other reduction.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _: bool) -> s_tir.Schedule | None:
@@ -51,8 +52,9 @@ class Reduction(ScheduleRule):
         # Again: what several blocks read, a single one does when these are inlined.
         infos = inline_cheap(sch, inline_cheap(sch, infos))
         reductions = [info for info in infos if info.is_reduction()]
-        kinds = (is_column, lambda _, info: is_whole(info), is_of_groups)
-        if not all(any(kind(sch, info) for kind in kinds) for info in reductions):
+        groups = [info for info in reductions if is_of_groups(sch, info)]
+        others = [info for info in reductions if info not in groups]
+        if not all(is_column(sch, info) or is_whole(info) for info in others):
             return None
         maps = [info for info in infos if not info.is_reduction()]
         if not all(is_pointwise(sch, info) for info in maps):
@@ -60,7 +62,7 @@ class Reduction(ScheduleRule):
         for info in reductions:
             if is_whole(info):
                 reduce_whole(sch, info)
-            elif is_of_groups(sch, info):
+            elif info in groups:
                 reduce_groups(sch, info)
             else:
                 reduce_columns(sch, info)
@@ -99,7 +101,7 @@ def is_of_groups(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
         return False
     group, column = last_spatial(sch, info), block.iter_vars[-1].var
     reads = [load for load in nodes(block.body, ir.TensorLoad) if uses(load, column)]
-    return all(
+    return bool(reads) and all(
         len(load.indices) > 2
         and load.indices[-1].same_as(column)
         and load.indices[-2].same_as(group)
