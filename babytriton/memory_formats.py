@@ -13,9 +13,13 @@ from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.trees import leaves_in
 from babytriton.passes import memory_formats
-from babytriton.passes.orders import Wanted, turned_operands, turned_results
-from babytriton.passes.turning import inverse
-from babytriton.types import MemoryFormat, channels_last
+from babytriton.passes.orders import (
+    Wanted,
+    is_channels_last,
+    turned_operands,
+    turned_results,
+)
+from babytriton.types import MemoryFormat
 
 
 def as_given(program: Lowering, signature: Signature) -> Lowering:
@@ -56,18 +60,15 @@ def wanted_orders(program: Lowering) -> Wanted:
     if program.chooses_formats:
         return Wanted(program.entry)
     calls = {i: x for i, x in enumerate(program.inputs) if isinstance(x, TorchCall)}
-    following = {i: _is_given_images(x) for i, x in calls.items() if x.keeps_format}
+    following = {
+        i: any(map(is_channels_last, call.turns)) for i, call in calls.items() if call.keeps_format
+    }
     if program.gradient is not None:
         return Wanted(program.entry, turns_calls=True, following=following)
     results = leaves_in(program.result, Output)
     written = {output for _, output in program.updates.pairs}
     free = frozenset(x.index for x in results if not x.is_float and x.index not in written)
     return Wanted(program.entry, free, turns_calls=True, following=following)
-
-
-def _is_given_images(call: TorchCall) -> bool:
-    """Whether something that a call takes is in channels_last."""
-    return any(len(axes) > 3 and inverse(axes) == channels_last(len(axes)) for axes in call.turns)
 
 
 def as_scheduled(program: Lowering, mod: IRModule) -> Lowering:

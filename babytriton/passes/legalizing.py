@@ -11,7 +11,7 @@ from babytriton.ops.functions import INJECTIVE
 from babytriton.ops.joining import by_halves
 from babytriton.ops.primfunc import nodes
 from babytriton.ops.sizes import int64
-from babytriton.passes.reshaping import reshaped
+from babytriton.passes.reshape_kernels import reshaped
 
 
 def _reshape(builder: BlockBuilder, call: ir.Call) -> relax.Expr:

@@ -29,7 +29,7 @@ from babytriton.passes.bindings import (
     with_arguments,
 )
 from babytriton.passes.blocks import of_shape, with_types
-from babytriton.passes.turning import Order, turning
+from babytriton.passes.turning import Places, turning
 from babytriton.types import MemoryFormat
 
 _ENDS = "babytriton.ends"
@@ -50,7 +50,7 @@ class Stored:
     """
 
     mod: IRModule
-    turned: Mapping[int, Mapping[int, Order]]
+    turned: Mapping[int, Mapping[int, Places]]
 
 
 def as_stored(
@@ -102,7 +102,7 @@ class _Reading:
     formats: Mapping[int, MemoryFormat]
     functions: dict[ir.GlobalVar, ir.BaseFunc]
     turns_calls: bool
-    turned: dict[int, dict[int, Order]] = field(default_factory=dict)
+    turned: dict[int, dict[int, Places]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.params = list(self.function.params)

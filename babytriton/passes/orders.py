@@ -17,6 +17,7 @@ from babytriton.ops.fallback import TORCH_CALL
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, add_kernel, read_by, with_arguments
 from babytriton.passes.turning import (
     Order,
+    Places,
     axes_of_copy,
     inverse,
     transposed,
@@ -70,14 +71,14 @@ def formats_of_results(mod: IRModule, entry: str) -> dict[int, MemoryFormat]:
     return {n: MemoryFormat(order) for n, order in orders.items()}
 
 
-def turned_operands(mod: IRModule, entry: str) -> dict[int, dict[int, Order]]:
+def turned_operands(mod: IRModule, entry: str) -> dict[int, dict[int, Places]]:
     """What calls of torch are given in orders of their own.
 
     Returns:
         For the parameters that are such calls, by number, the axes that these are to see of what
         they are given, by the numbers of that.
     """
-    found: dict[int, dict[int, Order]] = {}
+    found: dict[int, dict[int, Places]] = {}
     for call, operand, *axes in (mod[entry].attrs or {}).get(_OPERANDS, ()):
         found.setdefault(int(call), {})[int(operand)] = tuple(map(int, axes))
     return found
@@ -107,6 +108,11 @@ def as_they_lie(mod: IRModule, wanted: Wanted) -> IRModule:
     return relax.transform.DeadCodeElimination([wanted.entry])(made)
 
 
+def is_channels_last(axes: Places) -> bool:
+    """Whether the axes of memory that make a tensor are those of an image in channels_last."""
+    return len(axes) > 3 and inverse(axes) == channels_last(len(axes))
+
+
 @dataclass(frozen=True)
 class _Lying:
     """What a tensor is a turned copy of.
@@ -120,7 +126,7 @@ class _Lying:
     """
 
     memory: relax.Var
-    axes: Order
+    axes: Places
     is_new: bool = False
     is_pointwise: bool = True
     keeps_format: bool = True
@@ -133,9 +139,8 @@ class _Lying:
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether it is in one of torch's memory formats for images."""
-        rank = len(self.axes)
-        return rank > 3 and inverse(self.axes) == channels_last(rank)
+        """Whether it is an image in that memory format."""
+        return is_channels_last(self.axes)
 
 
 @dataclass(eq=False)

@@ -21,10 +21,8 @@ from tvm.relax.expr import _update_type
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_TIR
 from babytriton.passes.blocks import element, in_loops, of_shape, only_block
+from babytriton.passes.reshape_kernels import RESHAPE
 from babytriton.passes.scheduling import is_scheduled
-
-_RESHAPE = "T_reshape"
-"""How TVM names blocks that reshape."""
 
 _Shape = tuple[Any, ...]
 """Sizes, of which the first may be a variable."""
@@ -253,7 +251,7 @@ class _Change:
 
 def is_reshape(block: s_tir.SBlock) -> bool:
     """Whether a block copies all of a tensor to another shape."""
-    if not block.name_hint.startswith(_RESHAPE) or not _is_pointwise(block):
+    if not block.name_hint.startswith(RESHAPE) or not _is_pointwise(block):
         return False
     if not isinstance(block.body.value, ir.TensorLoad):
         return False

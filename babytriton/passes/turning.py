@@ -15,14 +15,16 @@ from tvm import ir, s_tir, te, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import of_shape, only_block, uses, with_types
-from babytriton.passes.reshaping import groups_of_axes, is_reshape, reshaped
+from babytriton.passes.reshape_kernels import groups_of_axes, is_reshape_kernel, reshaped
 from babytriton.passes.scans import is_scan
 from babytriton.passes.statements import has_addresses, is_number
 from babytriton.passes.unchecked_schedules import schedule_of
 
 Order = tuple[int, ...]
-"""The axes of a tensor, from the one with the longest steps in memory to that with the shortest; or
-for each axis its place in such an order."""
+"""The axes of a tensor, from the one with the longest steps in memory to that with the shortest."""
+
+Places = tuple[int, ...]
+"""For each axis of a tensor, its place in such an order: the axis of memory that it is."""
 
 _COPY = "babytriton.turned"
 """What a kernel is annotated with that only copies a tensor: the axes of it that the copy has."""
@@ -44,13 +46,13 @@ def turning(memory: Any, read: Sequence[Any], order: Order) -> tirx.PrimFunc:
     return func.without_attr("global_symbol").with_attr(_COPY, list(axes))
 
 
-def axes_of_copy(func: ir.BaseFunc) -> Order | None:
+def axes_of_copy(func: ir.BaseFunc) -> Places | None:
     """The axes of what is in memory that a kernel copies; None for all but such kernels."""
     axes = (func.attrs or {}).get(_COPY)
     return None if axes is None else tuple(map(int, axes))
 
 
-def transposed(func: tirx.PrimFunc) -> Order | None:
+def transposed(func: tirx.PrimFunc) -> Places | None:
     """The axes of its parameter that a kernel gives in another order, and all of it; or None."""
     root = func.body
     if not isinstance(root, s_tir.SBlockRealize) or not isinstance(root.block.body, tirx.For):
@@ -71,8 +73,8 @@ def transposed(func: tirx.PrimFunc) -> Order | None:
     return inverse(read) if is_whole else None
 
 
-def inverse(axes: Sequence[int]) -> Order:
-    """For each axis, its place in an order of all of them; and the other way round."""
+def inverse(axes: Sequence[int]) -> tuple[int, ...]:
+    """For each axis, its place in an order of all of them; of such places, the order."""
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
@@ -104,7 +106,7 @@ class Turned:
 
 
 def turned(
-    func: tirx.PrimFunc, given: Mapping[int, tuple[Order, Any]], may_turn: bool = True
+    func: tirx.PrimFunc, given: Mapping[int, tuple[Places, Any]], may_turn: bool = True
 ) -> Turned:
     """A kernel of one operator for what is in memory.
 
@@ -122,7 +124,7 @@ def turned(
             read.append(n)
     if len(read) < len(given):
         return Turned(changed, read)
-    if may_turn and is_reshape(func):
+    if may_turn and is_reshape_kernel(func):
         ((axes, memory),) = given.values()
         return _reshaped(func, axes, memory) or Turned(changed, read)
     kernel = _Kernel.of(changed, [changed.params[n] for n in read], may_turn)
@@ -130,7 +132,7 @@ def turned(
 
 
 def _from_memory(
-    func: tirx.PrimFunc, place: int, axes: Sequence[int], memory: Any
+    func: tirx.PrimFunc, place: int, axes: Places, memory: Any
 ) -> tirx.PrimFunc | None:
     """A kernel for what is in the memory of a parameter; None where it may not just load elements.
 
@@ -172,7 +174,7 @@ def _from_memory(
 # Reshapes
 
 
-def _reshaped(func: tirx.PrimFunc, axes: Order, memory: Any) -> Turned | None:
+def _reshaped(func: tirx.PrimFunc, axes: Places, memory: Any) -> Turned | None:
     """A reshape of what is in memory, as that of the tensor has it; None where there is none.
 
     Args:

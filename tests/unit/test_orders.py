@@ -212,12 +212,6 @@ def test_images_of_any_sizes(dynamic: bool | None) -> None:
             torch.testing.assert_close(jitted(*args).double(), exact, rtol=1e-4, atol=1e-4)
 
 
-def test_who_asks_for_a_format_gets_contiguous_results() -> None:
-    jitted = bt.jit("cpu")(lambda x: F.silu(x).contiguous())
-    for _ in range(3):
-        assert jitted(images()).is_contiguous()
-
-
 def test_columns_of_groups_are_summed_as_precisely_as_rows() -> None:
     x = numbers(2, 4096, 4, 3) + 3
     exact = x.double().var((1, 3))

@@ -1,4 +1,4 @@
-"""Tensors in other shapes, as TensorIR functions."""
+"""Kernels that copy a tensor to another shape, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import ir, s_tir, te, tirx, topi
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.factors import are_as_many
 
-_NAME = "T_reshape"
+RESHAPE = "T_reshape"
 """How TVM names the blocks that reshape."""
 
 
@@ -22,10 +22,10 @@ def reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
     return _by_groups(x, shape)
 
 
-def is_reshape(func: tirx.PrimFunc) -> bool:
+def is_reshape_kernel(func: tirx.PrimFunc) -> bool:
     """Whether a kernel is one of :func:`reshaped`, as it was made."""
     names = {block.name_hint for block in nodes(func.body, s_tir.SBlock)}
-    if len(func.params) != 2 or names != {"root", _NAME}:
+    if len(func.params) != 2 or names != {"root", RESHAPE}:
         return False
     given, result = func.params
     x = te.placeholder(list(given.shape), str(given.dtype))
@@ -47,7 +47,7 @@ def _by_groups(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
             own += _places([x.shape[n] for n in old], [(indices[n], shape[n]) for n in new])
         return x(*own)
 
-    return te.compute(shape, element, name=_NAME, tag=topi.tag.INJECTIVE)
+    return te.compute(shape, element, name=RESHAPE, tag=topi.tag.INJECTIVE)
 
 
 def groups_of_axes(old: list[ir.Expr], new: list[ir.Expr]) -> list[tuple[range, range]]:
