@@ -15,6 +15,7 @@ from tvm import ir, s_tir, te, tirx
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import of_shape, only_block, uses, with_types
+from babytriton.passes.names import with_vars
 from babytriton.passes.reshape_kernels import groups_of_axes, is_reshape_kernel, reshaped
 from babytriton.passes.scans import is_scan
 from babytriton.passes.statements import has_addresses, is_number
@@ -194,6 +195,7 @@ def _reshaped(func: tirx.PrimFunc, axes: Places, memory: Any) -> Turned | None:
     made = reshaped(there, [shape[axis] for axis in found] if turns else shape)
     copy: tirx.PrimFunc = te.create_prim_func([there, made], "int64")
     copy = copy.without_attr("global_symbol").with_attrs(dict(func.attrs or {}))
+    copy = with_vars(copy, {copy.params[1]: ir.Var(result.name, copy.params[1].ty)})
     return Turned(copy, (0,), found if turns else None, True, True)
 
 

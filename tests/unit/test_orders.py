@@ -241,6 +241,13 @@ def test_nothing_is_copied_for_results_that_are_contiguous(
     torch.testing.assert_close(found.double(), fn(x.double()), rtol=1e-5, atol=1e-5)
 
 
-def test_kernels_tell_their_lines() -> None:
+def test_kernels_tell_their_lines_and_names() -> None:
     compiled = bt.jit(gpu.TARGET)(pooled).lower(images()).compile()
     assert "return F.max_pool2d(F.relu(x), 2)" in compiled.source("cuda")
+
+    def normed_and_pooled(x, g, b):
+        y = F.group_norm(x, GROUPS, g, b)
+        return F.max_pool2d(F.silu(y), 2)
+
+    compiled = bt.jit(gpu.TARGET)(normed_and_pooled).lower(images(), *PARAMETERS).compile()
+    assert "T_reshape" not in compiled.source("cuda")
