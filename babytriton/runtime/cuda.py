@@ -32,6 +32,10 @@ from babytriton.targets import BFLOAT16
 _NVRTC_PACKAGES = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
 _CCCL = "cuda/std/cstdint"
 
+# Of TVM's preamble, what NVRTC is given of <type_traits>: it reads a second at that header.
+_TRAITS = re.compile(r"^ *#include <cuda/std/type_traits>\n *namespace std \{\n[^}]*\}\n", re.M)
+_USE_OF_TRAITS = re.compile(r"\bstd\s*::(?!\s*u?int\d+_t\b)|\bnamespace\s+std\b")
+
 
 def has_compiler() -> bool:
     """Whether there is a compiler for CUDA here."""
@@ -154,7 +158,7 @@ def _nvrtc(source: str, arch: str, result: str, purpose: str) -> bytes:
     nvrtc = ctypes.CDLL(_nvrtc_libraries()[0])
     _require_known(nvrtc, arch)
     program = ctypes.c_void_p()
-    text = source.encode()
+    text = _without_unused_traits(source).encode()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None)
     includes = [f"-I{path}" for path in _include_folders()]
     flags = [f"--gpu-architecture={arch}", "-default-device", *includes]
@@ -166,6 +170,12 @@ def _nvrtc(source: str, arch: str, result: str, purpose: str) -> bytes:
         return _nvrtc_bytes(nvrtc, program, result)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _without_unused_traits(source: str) -> str:
+    """The text without TVM's traits of types where nothing else names one; lines keep numbers."""
+    without = _TRAITS.sub(lambda traits: "\n" * traits[0].count("\n"), source)
+    return source if _USE_OF_TRAITS.search(without) else without
 
 
 def _require_known(nvrtc: ctypes.CDLL, arch: str) -> None:

@@ -76,6 +76,33 @@ def test_nvrtc_says_what_it_refuses() -> None:
         cuda._nvrtc("__global__ void f() { no_such_name; }", "sm_80", "CUBIN", "SASS")
 
 
+@needs_nvrtc
+@pytest.mark.usefixtures("without_nvcc")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return std::is_same_v<decltype(x), float> ? x + 1 : x;",
+        "return std :: conditional<true, float, int>::type(x) + 1;",
+        "using namespace std; return is_same_v<decltype(x), float> ? x + 1 : x;",
+    ],
+)
+def test_nvrtc_reads_the_header_of_types_for_those_who_use_it(body: str) -> None:
+    """It takes longer than all the rest of a kernel."""
+    source = compiled(torch.float32).source("cuda", full=True)
+    assert source.count("#include <cuda/std/type_traits>") == 1
+    given = cuda._without_unused_traits(source)
+    assert "#include <cuda/std/type_traits>" not in given
+    assert len(given.splitlines()) == len(source.splitlines())
+
+    fancy = bt.cuda_function(
+        f"__device__ float fancy(float x) {{ {body} }}", name="fancy", cpu=lambda x: x + 1
+    )
+    program = bt.jit(bt.Target("cuda", arch="sm_80"))(lambda x: fancy(x) * 2)
+    stage = program.lower(torch.ones(8)).compile()
+    assert cuda._without_unused_traits(stage.source("cuda", full=True)).count("type_traits") == 2
+    assert ".target sm_80" in stage.source("ptx")
+
+
 @needs_nvcc
 @pytest.mark.usefixtures("nvcc_asked_for")
 def test_nvcc_says_what_it_refuses() -> None:
