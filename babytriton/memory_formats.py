@@ -13,13 +13,14 @@ from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.trees import leaves_in
 from babytriton.passes import memory_formats
+from babytriton.passes.needless_copies import shapes_of_results
 from babytriton.passes.orders import (
     Wanted,
     is_channels_last,
     turned_operands,
     turned_results,
 )
-from babytriton.types import MemoryFormat
+from babytriton.types import Dim, MemoryFormat, Size
 
 
 def as_given(program: Lowering, signature: Signature) -> Lowering:
@@ -57,18 +58,19 @@ def wanted_orders(program: Lowering) -> Wanted:
     None where the function says itself how tensors are to lie. Of its outputs those that it
     returns; gradients are computed from contiguous ones.
     """
-    if program.chooses_formats:
-        return Wanted(program.entry)
     calls = {i: x for i, x in enumerate(program.inputs) if isinstance(x, TorchCall)}
+    fresh = tuple(i for i, call in calls.items() if call.is_new)
+    if program.chooses_formats:
+        return Wanted(program.entry, fresh=fresh)
     following = {
         i: any(map(is_channels_last, call.turns)) for i, call in calls.items() if call.keeps_format
     }
     if program.gradient is not None:
-        return Wanted(program.entry, turns_calls=True, following=following)
+        return Wanted(program.entry, (), True, following, fresh)
     results = leaves_in(program.result, Output)
     written = {output for _, output in program.updates.pairs}
     free = frozenset(x.index for x in results if not x.is_float and x.index not in written)
-    return Wanted(program.entry, free, turns_calls=True, following=following)
+    return Wanted(program.entry, free, True, following, fresh)
 
 
 def as_scheduled(program: Lowering, mod: IRModule) -> Lowering:
@@ -79,11 +81,18 @@ def as_scheduled(program: Lowering, mod: IRModule) -> Lowering:
         mod: the same, scheduled.
     """
     operands, layouts = turned_operands(mod, program.entry), turned_results(mod, program.entry)
+    shapes = shapes_of_results(mod, program.entry)
 
     def given(input: Input, i: int) -> Input:
         if not isinstance(input, TorchCall):
             return input
         found = input.turning(operands[i]) if i in operands else input
-        return found.laying_out(layouts[i]) if i in layouts else found
+        found = found.laying_out(layouts[i]) if i in layouts else found
+        sizes = {n: tuple(map(_size, shape)) for n, shape in shapes.get(i, {}).items()}
+        return found.in_shapes(sizes) if sizes else found
 
     return replace(program, inputs=tuple(map(given, program.inputs, count())))
+
+
+def _size(told: int | str) -> Size:
+    return Dim(told, 2) if isinstance(told, str) else told

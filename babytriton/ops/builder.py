@@ -337,6 +337,7 @@ class Builder(TorchCalls):
     def cotangent(self, name: str, result: Value) -> Value:
         """Declare a parameter for the gradient of a tensor of the program."""
         expr = R.arg(name, relax_type(TensorType.of(result.meta)))
+        self.views.note_in_memory([expr])
         return Value(self, expr, torch.empty_like(result.meta))
 
     def float_argument(self, name: str, argument: str | None, sample: float) -> Scalar:

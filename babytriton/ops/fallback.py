@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -49,7 +49,7 @@ class TorchCall:
         fn: the callable.
         args, kwargs: its arguments, with a :class:`Value` for each tensor and a :class:`Dim` for
             each symbolic size.
-        results: the types of its results, as the program takes them.
+        results: the types of its results, laid out as the program takes them.
         sizes: the names of the symbolic sizes in the arguments and the results.
         fallback: what there is to say of it; ``None`` for what is run for its effect.
         turns: the axes of each tensor that it is given, as the callable is to see them; all as they
@@ -60,6 +60,7 @@ class TorchCall:
         layout: the axes of each result, of those that have as many, in the order in which torch is
             known to lay them out: the program takes results so, without a copy; others as they are.
         keeps_format: whether its results are in channels_last where one of its operands is.
+        shapes: of results that the program takes in another shape than torch gives them, which.
     """
 
     fn: Callee
@@ -73,6 +74,7 @@ class TorchCall:
     is_new: bool = False
     layout: tuple[int, ...] = ()
     keeps_format: bool = False
+    shapes: Mapping[int, tuple[Size, ...]] = field(default_factory=dict)
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
@@ -104,6 +106,9 @@ class TorchCall:
                 if tensor.shape != shape or tensor.dtype != dtype:
                     ours, expected = TensorType.of(tensor), TensorType(shape, dtype)
                     raise RuntimeError(f"torch gave {ours} where {expected} was expected")
+            for n, sizes in self._reshaped:
+                shape = tuple([given[n] if is_told else n for n, is_told in sizes])
+                found[n] = found[n].reshape(shape).detach()  # no view to autograd
             return found
         except Exception as error:
             self._say_where(error)
@@ -148,6 +153,14 @@ class TorchCall:
         results = [TensorType(tuple([t.shape[n] for n in order]), t.dtype) for t in self.results]
         return replace(self, results=tuple(results), layout=order)
 
+    def in_shapes(self, shapes: Mapping[int, tuple[Size, ...]]) -> TorchCall:
+        """The same with some results, by their numbers, in other shapes.
+
+        It is given the symbolic sizes of these behind those that it was given before.
+        """
+        told = [size.name for shape in shapes.values() for size in shape if isinstance(size, Dim)]
+        return replace(self, shapes={**self.shapes, **shapes}, sizes=(*self.sizes, *told))
+
     def _filled(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with their tensors and sizes."""
         rest = iter(given[len(self.sizes) :])
@@ -185,6 +198,11 @@ class TorchCall:
     def _expected(self) -> list[tuple[list[tuple[int, bool]], torch.dtype]]:
         """The sizes and dtype of each result; a size that a call tells by its number."""
         return [([self._size_of(size) for size in type.shape], type.dtype) for type in self.results]
+
+    @cached_property
+    def _reshaped(self) -> list[tuple[int, list[tuple[int, bool]]]]:
+        """Which results are taken in another shape, and its sizes as in `_expected`."""
+        return [(n, [*map(self._size_of, shape)]) for n, shape in self.shapes.items()]
 
     def _size_of(self, size: Size) -> tuple[int, bool]:
         return (self.sizes.index(size.name), True) if isinstance(size, Dim) else (int(size), False)

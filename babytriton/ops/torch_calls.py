@@ -39,6 +39,8 @@ _OF_LIBRARIES = PRODUCTS | {_ATTENTION}
 """Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
 result, and gives new tensors, no views, but for these:"""
 
+_CONVOLUTIONS = _OF_IMAGES | {"conv1d", "conv_transpose1d"}
+
 _MAY_WRITE = frozenset({"embedding", "embedding_bag", "batch_norm", "instance_norm"})
 """Those that may write to their operands, which are no others' memory."""
 
@@ -118,7 +120,8 @@ class TorchCalls(Emission):
             Fallback(name, reason, self.span),
             tuple(turns for _, turns, _ in reads),
             tuple(view and view.with_sizes(torch.SymInt, _as_dim) for _, _, view in reads),
-            self._is_one_of(fn, _OF_LIBRARIES) and not self._may_view(fn, len(values)),
+            self._is_one_of(fn, _OF_LIBRARIES | _CONVOLUTIONS)
+            and not self._may_view(fn, len(values)),
             layout,
             self._is_one_of(fn, _OF_IMAGES) and not isinstance(fn, TorchGradient),
         )

@@ -49,12 +49,14 @@ class Wanted:
         turns_calls: whether torch's functions are given tensors as they lie.
         following: for the parameters that are calls of torch which give images in the memory format
             of one that they are given, by number: whether they are given one in channels_last.
+        fresh: the numbers of the parameters that are calls of torch which give new tensors.
     """
 
     entry: str = ""
     outputs: Collection[int] = ()
     turns_calls: bool = False
     following: Mapping[int, bool] = field(default_factory=dict)
+    fresh: Collection[int] = ()
 
 
 CONTIGUOUS = Wanted()

@@ -169,7 +169,7 @@ def fuse(
     rule_of = partial(fits.rule_of, rules=rules)
     mod = told_as_numbers(recomputed(mod, rule_of, backend.cheap))
     mod = loops_in_kernels(mod) if backend.loops else mod
-    mod = without_needless_copies(mod)
+    mod = without_needless_copies(mod, wanted.entry, wanted.fresh)
     mod = names.with_results(mod, returned)
     mod = without_duplicates(mod)
     mod = kernel_names.named(mod)

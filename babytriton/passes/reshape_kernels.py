@@ -1,4 +1,4 @@
-"""Kernels that copy a tensor to another shape, and nothing else."""
+"""Kernels that copy a tensor, also to another shape, and do nothing else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 import tvm_ffi
-from tvm import ir, s_tir, te, tirx, topi
+from tvm import ir, s_tir, sym, te, tirx, topi
 
-from babytriton.ops.primfunc import nodes
+from babytriton.ops.primfunc import is_users, nodes
+from babytriton.passes.blocks import plain_blocks
 from babytriton.passes.factors import are_as_many
+from babytriton.passes.nests import is_point, offset
 
 RESHAPE = "T_reshape"
 """How TVM names the blocks that reshape."""
@@ -31,6 +33,41 @@ def is_reshape_kernel(func: tirx.PrimFunc) -> bool:
     x = te.placeholder(list(given.shape), str(given.dtype))
     made = te.create_prim_func([x, reshaped(x, list(result.shape))], "int64")
     return bool(tvm_ffi.structural_equal(made.body, func.body, map_free_vars=True))
+
+
+def keeps_order(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel gives all elements of its one parameter in their order, and no more."""
+    blocks = plain_blocks(func)
+    if not blocks or len(func.params) != 2 or is_users(func):
+        return False
+    given, result = func.params
+    axes = blocks[-1].iter_vars
+    point: list[ir.Expr] = [axis.var for axis in axes]
+    buffer, places = result, point
+    for block in reversed(blocks):
+        store = block.body
+        if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad):
+            return False
+        own = [axis.var for axis in block.iter_vars]
+        if not store.buffer.same_as(buffer) or not is_point(list(store.indices), own):
+            return False
+        sizes = (list(x.shape) for x in (store.value.source, store.buffer))
+        if block.name_hint != RESHAPE and not are_as_many(*sizes):
+            return False
+        at = dict(zip(own, places))
+        buffer = store.value.source
+        places = [
+            tvm_ffi.structural_map(x, (ir.Var, lambda var, at=at: at.get(var, var)))
+            for x in store.value.indices
+        ]
+    if not buffer.same_as(given):
+        return False
+    analyzer = sym.Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, axis.dom)
+    if analyzer.can_prove_equal(offset(given, places), offset(result, point)):
+        return True
+    return is_reshape_kernel(func)  # of sizes whose product, which a call tells, has another name
 
 
 def _by_groups(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
