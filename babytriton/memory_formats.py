@@ -65,12 +65,13 @@ def wanted_orders(program: Lowering) -> Wanted:
     following = {
         i: any(map(is_channels_last, call.turns)) for i, call in calls.items() if call.keeps_format
     }
+    laid_out = tuple(i for i, call in calls.items() if call.layout)
     if program.gradient is not None:
-        return Wanted(program.entry, (), True, following, fresh)
+        return Wanted(program.entry, (), True, following, laid_out, fresh)
     results = leaves_in(program.result, Output)
     written = {output for _, output in program.updates.pairs}
     free = frozenset(x.index for x in results if not x.is_float and x.index not in written)
-    return Wanted(program.entry, free, True, following, fresh)
+    return Wanted(program.entry, free, True, following, laid_out, fresh)
 
 
 def as_scheduled(program: Lowering, mod: IRModule) -> Lowering:

@@ -172,7 +172,7 @@ class Program:
     def argument(self, index: int, path: str, spec: TensorSpec) -> Value:
         """Declare the tensor that is the ``index``-th leaf of the call's arguments."""
         self.types.append((index, path, spec.type))
-        return self._declare(index, path, spec.type, spec.requires_grad)
+        return self._declare(index, path, spec.type, spec.requires_grad, spec.format)
 
     def cotangent(self, result: Value, output: int, order: int) -> Value:
         """Declare the gradient of a result of the program."""
@@ -195,7 +195,7 @@ class Program:
         number = sum(isinstance(input, Hidden) for input in self.inputs)
         hidden = Hidden(place, type, number, format)
         self.types.append((hidden, place.path, type))
-        return self._declare(hidden, place.path, type, records(tensor)), type
+        return self._declare(hidden, place.path, type, records(tensor), format), type
 
     def _size(self, size: torch.SymInt) -> Any:
         """The input for a size that is computed from others."""
@@ -216,8 +216,16 @@ class Program:
         # Read where it is used: the last use may have been in a part that is not always run.
         return self.builder.read_float(self._numbers[text], None, symbols.sample(number))
 
-    def _declare(self, input: Input, path: str, type: TensorType, gradient: bool) -> Value:
-        value = self.builder.argument(self.unique(path), type)
+    def _declare(
+        self,
+        input: Input,
+        path: str,
+        type: TensorType,
+        gradient: bool,
+        format: MemoryFormat | None,
+    ) -> Value:
+        order = () if format is None else format.order
+        value = self.builder.argument(self.unique(path), type, order)
         self.parameters[len(self.inputs)] = value
         if gradient:
             self.builder.tape.follow(value)

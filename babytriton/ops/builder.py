@@ -327,11 +327,11 @@ class Builder(TorchCalls):
         """Tensors without elements, of which no kernel is made."""
         return [self.call(torch.empty, (type.shape,), {"dtype": type.dtype}) for type in types]
 
-    def argument(self, name: str, type: TensorType) -> Value:
-        """Declare a tensor parameter of the program."""
+    def argument(self, name: str, type: TensorType, order: tuple[int, ...] = ()) -> Value:
+        """Declare a tensor parameter of the program, and the order of its axes in memory if any."""
         meta = self.meta(type)
         expr = R.arg(name, relax_type(TensorType.of(meta)))
-        self.views.note_in_memory([expr])
+        self.views.note_in_memory([expr], order)
         return self.value(expr, meta)
 
     def cotangent(self, name: str, result: Value) -> Value:

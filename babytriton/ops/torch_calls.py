@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 _ATTENTION = "scaled_dot_product_attention"
 
+_Read = tuple[relax.Expr, tuple[int, ...], View | None]
+"""What a callable is given for a tensor, how that is turned, and what it sees of it."""
+
 _TOKENS_FIRST = (0, 2, 1, 3)
-"""How the axes of what attention gives lie in memory: the heads of a token beside each other."""
+"""How axes may lie in memory of what attention takes and gives: the heads of a token together."""
 
 _OF_IMAGES = frozenset({"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"})
 """Calls whose results are in channels_last where their input or their weight is."""
@@ -100,13 +103,15 @@ class TorchCalls(Emission):
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        layout = self._layout(fn)
+        reads = [self._read(fn, value) for value in values]
+        if self._is_one_of(fn, {_ATTENTION}):
+            reads = self._with_tokens_first(fn, values, reads)
+        layout = self._layout(fn, values, reads)
 
         def laid_out(meta: torch.Tensor) -> TensorType:
             return TensorType.of(meta.permute(layout) if meta.ndim == len(layout) > 0 else meta)
 
         types = tuple(map(laid_out, metas))
-        reads = [self._read(fn, value) for value in values]
         views = [view.numbers for _, _, view in reads if view is not None]
         numbers = symbolic_in((args, kwargs, [t.shape for t in types], views))
         sizes = {size_text(n): n for n in numbers}
@@ -159,11 +164,59 @@ class TorchCalls(Emission):
         """Whether a callable's results may be views of one of so many operands."""
         return isinstance(fn, TorchGradient) or (count == 1 and self._is_one_of(fn, _MAY_VIEW))
 
-    def _layout(self, fn: Callee) -> tuple[int, ...]:
-        """The order in which the axes of a callable's results lie in memory, if that is known."""
-        return _TOKENS_FIRST if self._is_one_of(fn, {_ATTENTION}) else ()
+    def _with_tokens_first(
+        self, fn: Callee, values: Sequence[Value], reads: Sequence[_Read]
+    ) -> list[_Read]:
+        """What attention is given, with the heads of a token together where our kernels compute it.
 
-    def _read(self, fn: Callee, value: Value) -> tuple[relax.Expr, tuple[int, ...], View | None]:
+        What it gives lies so as well then, as those who join the heads read it.
+        """
+        found = list(reads)
+        # Of the tensors after its gradients, results lie as the queries, which come first, and
+        # gradients as queries, keys and values.
+        count = 3 if isinstance(fn, TorchGradient) or self.tape.depends(values) else 1
+        for n, value in enumerate(values[: _first_operand(fn) + count]):
+            expr, turns, view = reads[n]
+            is_turned = view is not None or list(turns) != sorted(turns)
+            if not is_turned and value.meta.ndim == 4 and not self.views.is_in_memory(expr):
+                found[n] = (
+                    self.emit(relax.op.permute_dims(expr, _TOKENS_FIRST)),
+                    _TOKENS_FIRST,
+                    None,
+                )
+        return found
+
+    def _layout(
+        self, fn: Callee, values: Sequence[Value], reads: Sequence[_Read]
+    ) -> tuple[int, ...]:
+        """The order in which the axes of a callable's results lie in memory, if that is known.
+
+        Torch's libraries for attention lay out results, and gradients, as the queries lie that they
+        are given, but for the one that takes float32 and masks, which has the tokens first. What it
+        computes by plain products, as that of float64, is contiguous.
+        """
+        first = _first_operand(fn)
+        if not self._is_one_of(fn, {_ATTENTION}) or values[first].meta.dtype == torch.float64:
+            return ()
+        has_mask = len(values) - first > 3
+        is_fixed = has_mask or values[first].meta.dtype == torch.float32
+        return _TOKENS_FIRST if is_fixed or self._has_tokens_first(reads[first]) else ()
+
+    def _has_tokens_first(self, read: _Read) -> bool:
+        """Whether the heads of a token lie together in what attention is given."""
+        expr, turns, view = read
+        order = self.views.order_in_memory(expr)
+        if view is None:
+            axes = turns or tuple(range(len(order)))
+            return len(axes) == 4 and order.index(axes[2]) < order.index(axes[1])
+        if len(view.stride) != 4 or list(order) != sorted(order):
+            return False
+        _, of_heads, of_tokens, _ = view.stride
+        if self.symbols is not None:
+            of_heads, of_tokens = map(self.symbols.sample, (of_heads, of_tokens))
+        return bool(of_heads < of_tokens)
+
+    def _read(self, fn: Callee, value: Value) -> _Read:
         """What a callable is given for a tensor, how that is turned, and what it sees of it.
 
         Libraries, whose results are the same however their operands lie, read what there is, unless
@@ -189,6 +242,11 @@ class TorchCalls(Emission):
             given, made = (tuple(map(still, values_in(x))) for x in (operands, results))
             why = "it is no row of the operator table; bt.register can give it one, with a gradient"
             self.tape.note(UnknownStep(name, why, given, made, self.span))
+
+
+def _first_operand(fn: Callee) -> int:
+    """The number of the first tensor of a call's that is no gradient of its results."""
+    return len(fn.have) if isinstance(fn, TorchGradient) else 0
 
 
 def _suits(view: View, meta: torch.Tensor, is_of_library: bool) -> bool:

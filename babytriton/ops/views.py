@@ -107,7 +107,7 @@ class _Known:
         whole: what each reshaped tensor is all of.
         parts: of which contents each tensor is a part, with torch's layouts of these and of it.
         in_memory: what lies in memory whoever reads it: the program's arguments, and what products
-            give and torch's functions.
+            give and torch's functions; with the order of its axes there, none if it is contiguous.
         puts: the writes that each tensor is another one after.
         written: the memory before a tensor that it holds was written to, and that tensor's layout.
     """
@@ -117,7 +117,7 @@ class _Known:
     parts: dict[relax.Expr, tuple[relax.Expr, torch.Tensor, torch.Tensor]] = field(
         default_factory=dict
     )
-    in_memory: set[relax.Expr] = field(default_factory=set)
+    in_memory: dict[relax.Expr, tuple[int, ...]] = field(default_factory=dict)
     puts: dict[relax.Expr, Put] = field(default_factory=dict)
     written: dict[relax.Expr, tuple[Value, Layout]] = field(default_factory=dict)
 
@@ -152,11 +152,22 @@ class Views:
         elif expr.op == _RESHAPE:
             self._known.whole[found] = expr.args[0]
         elif expr.op == _MATMUL:
-            self._known.in_memory.add(found)
+            self.note_in_memory([found])
 
-    def note_in_memory(self, exprs: Iterable[relax.Expr]) -> None:
-        """Take note of tensors that lie in memory whoever reads them."""
-        self._known.in_memory.update(exprs)
+    def note_in_memory(self, exprs: Iterable[relax.Expr], order: tuple[int, ...] = ()) -> None:
+        """Take note of tensors that lie in memory whoever reads them, with their axes in an order.
+
+        None stands for that of contiguous tensors.
+        """
+        self._known.in_memory.update(dict.fromkeys(exprs, order))
+
+    def order_in_memory(self, expr: relax.Expr) -> tuple[int, ...]:
+        """The order in which the axes of a tensor lie in memory, as far as is known."""
+        return self._known.in_memory.get(expr, ()) or tuple(range(len(expr.ty.shape)))
+
+    def is_in_memory(self, expr: relax.Expr) -> bool:
+        """Whether a tensor is known to lie in memory whoever reads it."""
+        return expr in self._known.in_memory
 
     def note_put(self, expr: relax.Expr, put: Put) -> None:
         """Take note of a tensor that is another one after some writes."""

@@ -105,7 +105,7 @@ class _Function:
         call = getattr(binding, "value", None)
         if not isinstance(call, ir.Call) or call.op != CALL_TIR or len(call.args) > 2:
             return False
-        arguments = list(call.args[1].fields)
+        arguments = [x for x in call.args[1].fields if is_tensor(x)]
         if len(arguments) != 1 or not isinstance(arguments[0], relax.Var):
             return False
         [source], copy = arguments, binding.var

@@ -49,13 +49,16 @@ class Wanted:
         turns_calls: whether torch's functions are given tensors as they lie.
         following: for the parameters that are calls of torch which give images in the memory format
             of one that they are given, by number: whether they are given one in channels_last.
-        fresh: the numbers of the parameters that are calls of torch which give new tensors.
+        laid_out: the numbers of those which are calls of torch whose results are taken as torch
+            lays them out.
+        fresh: of those which give new tensors.
     """
 
     entry: str = ""
     outputs: Collection[int] = ()
     turns_calls: bool = False
     following: Mapping[int, bool] = field(default_factory=dict)
+    laid_out: Collection[int] = ()
     fresh: Collection[int] = ()
 
 
@@ -99,7 +102,8 @@ def as_they_lie(mod: IRModule, wanted: Wanted) -> IRModule:
         mod: the program, of calls of kernels for single operators.
         wanted: which tensors may lie so.
     """
-    if not any(axes_of_copy(func) is not None for _, func in mod.functions_items()):
+    copies = any(axes_of_copy(func) is not None for _, func in mod.functions_items())
+    if not copies and not (wanted.laid_out and wanted.outputs):
         return mod
     found = _Program(mod, wanted)
     found.run()
@@ -186,6 +190,10 @@ class _Program:
         self._together: dict[relax.Expr, _Together] = {}
         self._images: dict[relax.Expr, tuple[relax.Var, ir.Span | None]] = {}
         """For what torch gives, what it gives in channels_last, and the place of the call."""
+        self._laid_out: set[relax.Expr] = set()
+        """What torch gives and is taken as it lies there."""
+        self._turns: dict[relax.Expr, _Lying] = {}
+        """The tensors that torch would have of it."""
 
     def run(self) -> None:
         """Go through all of it."""
@@ -227,6 +235,8 @@ class _Program:
             self._together[binding.var] = _Together({binding.var}, are_images=True)
             yield from self._turned(binding, item, order, span)
         else:
+            if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._laid_out:
+                self._laid_out.add(binding.var)
             self._need_contiguous(read_by(binding))
             yield binding
 
@@ -292,8 +302,11 @@ class _Program:
                 self._join(var, [])
                 self._join(arguments[0], [var])
         elif len(arguments) == 1 and (axes := transposed(func)) is not None:
-            lying = _Lying(arguments[0], axes)
-            self._lying |= {var: lying} if lying.is_channels_last else {}
+            lying = _Lying(arguments[0], axes, arguments[0] in self._laid_out)
+            if lying.is_channels_last:
+                self._lying[var] = lying
+            elif lying.is_new:
+                self._turns[var] = lying
 
     def _turned(
         self, binding: relax.Binding, value: relax.Expr, order: Order, span: ir.Span | None
@@ -325,6 +338,8 @@ class _Program:
             self._need_contiguous(operands)
             return binding
         (number,) = numbers
+        if number in self._wanted.laid_out:
+            self._laid_out.add(binding.var)
         is_given = self._wanted.following.get(number, False)
         for n, operand in enumerate(operands):
             lying = self._lying.get(operand)
@@ -350,7 +365,7 @@ class _Program:
         """Give results in the orders in which they lie, where they may."""
         given = list(self._fields)
         for n, field_ in enumerate(given):
-            lying = self._lying.get(field_)
+            lying = self._lying.get(field_) or self._turns.get(field_)
             is_free = n in self._wanted.outputs and given.count(field_) == 1
             if lying is not None and is_free and lying.is_as_torchs:
                 self._fields[n] = lying.memory

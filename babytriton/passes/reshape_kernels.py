@@ -26,48 +26,63 @@ def reshaped(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
 
 def is_reshape_kernel(func: tirx.PrimFunc) -> bool:
     """Whether a kernel is one of :func:`reshaped`, as it was made."""
-    names = {block.name_hint for block in nodes(func.body, s_tir.SBlock)}
-    if len(func.params) != 2 or names != {"root", RESHAPE}:
+    blocks = plain_blocks(func)
+    return len(func.params) == 2 and len(blocks) == 1 and _is_reshape(blocks[0])
+
+
+def _is_reshape(block: s_tir.SBlock) -> bool:
+    """Whether a block is that of :func:`reshaped`, as it was made."""
+    if block.name_hint != RESHAPE or not _moves(block):
         return False
-    given, result = func.params
-    x = te.placeholder(list(given.shape), str(given.dtype))
+    given, result = block.body.value.source, block.body.buffer
+    x = te.placeholder(list(given.shape), str(given.ty.dtype))
     made = te.create_prim_func([x, reshaped(x, list(result.shape))], "int64")
-    return bool(tvm_ffi.structural_equal(made.body, func.body, map_free_vars=True))
+    [own] = plain_blocks(made)
+    return bool(tvm_ffi.structural_equal(own, block, map_free_vars=True))
+
+
+def _moves(block: s_tir.SBlock) -> bool:
+    """Whether a block gives all of a tensor, point by point, from elements of another one."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad):
+        return False
+    return is_point(list(store.indices), [axis.var for axis in block.iter_vars])
 
 
 def keeps_order(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel gives all elements of its one parameter in their order, and no more."""
+    """Whether a kernel gives all elements of one tensor in their order, and no more."""
     blocks = plain_blocks(func)
-    if not blocks or len(func.params) != 2 or is_users(func):
+    tensors = [x for x in func.params if isinstance(x.ty, tirx.BufferType)]
+    if not blocks or len(tensors) != 2 or is_users(func) or not all(map(_moves, blocks)):
         return False
-    given, result = func.params
-    axes = blocks[-1].iter_vars
-    point: list[ir.Expr] = [axis.var for axis in axes]
-    buffer, places = result, point
-    for block in reversed(blocks):
-        store = block.body
-        if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad):
-            return False
-        own = [axis.var for axis in block.iter_vars]
-        if not store.buffer.same_as(buffer) or not is_point(list(store.indices), own):
-            return False
-        sizes = (list(x.shape) for x in (store.value.source, store.buffer))
-        if block.name_hint != RESHAPE and not are_as_many(*sizes):
-            return False
-        at = dict(zip(own, places))
-        buffer = store.value.source
-        places = [
-            tvm_ffi.structural_map(x, (ir.Var, lambda var, at=at: at.get(var, var)))
-            for x in store.value.indices
-        ]
-    if not buffer.same_as(given):
+    given, *made = [block.body.value.source for block in blocks]
+    *others, result = [block.body.buffer for block in blocks]
+    ends = given.same_as(tensors[0]) and result.same_as(tensors[1])
+    if not ends or not all(x.same_as(y) for x, y in zip(made, others)):
         return False
-    analyzer = sym.Analyzer()
-    for axis in axes:
-        analyzer.bind(axis.var, axis.dom)
-    if analyzer.can_prove_equal(offset(given, places), offset(result, point)):
+    # Of sizes that a call tells, their product has a name of its own.
+    if all(_is_reshape(block) or _is_in_order(block) for block in blocks):
         return True
-    return is_reshape_kernel(func)  # of sizes whose product, which a call tells, has another name
+    return _is_in_order(*blocks)
+
+
+def _is_in_order(*blocks: s_tir.SBlock) -> bool:
+    """Whether blocks that move elements one after the other surely keep all, in their order."""
+    last = blocks[-1]
+    point: list[ir.Expr] = [axis.var for axis in last.iter_vars]
+    places = point
+    for block in reversed(blocks):
+        value = block.body.value
+        if not are_as_many(list(value.source.shape), list(block.body.buffer.shape)):
+            return False
+        at = {axis.var: place for axis, place in zip(block.iter_vars, places)}
+        indices = list(value.indices)
+        places = tvm_ffi.structural_map(indices, (ir.Var, lambda var, at=at: at.get(var, var)))
+    analyzer = sym.Analyzer()
+    for axis in last.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    source = offset(blocks[0].body.value.source, list(places))
+    return bool(analyzer.can_prove_equal(source, offset(last.body.buffer, point)))
 
 
 def _by_groups(x: te.Tensor, shape: Sequence[ir.Expr]) -> te.Tensor:
