@@ -40,7 +40,7 @@ from babytriton.targets import Target
 LANGUAGES = ("metal", "opencl", "webgpu")
 """Targets with a language of their own, which their kernels are shown in."""
 
-_OF_ROW = "copies a row: is not launched where others can take the row where it lies"
+_OF_ROW = "copies what lies in one piece: is not launched where others can take it as it lies"
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 

@@ -1,4 +1,4 @@
-"""Kernels that only copy a row: their callers may read or write the row where it lies."""
+"""Kernels that only copy what lies in one piece: callers may read or write it where it lies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tvm.ir import IRModule
 from babytriton.ops.primfunc import nodes
 from babytriton.ops.writes import WHOLE
 from babytriton.passes.blocks import plain_blocks
+from babytriton.passes.reshape_kernels import keeps_order
 from babytriton.passes.updates import IN_PLACE
 
 ROW = "babytriton.row"
-"""An attribute of kernels that copy a row of a parameter: that one's number, how many bytes it
-begins behind it, and for each of the kernel's numbers, which parameter it is and how many bytes
-lie between two rows of it."""
+"""An attribute of kernels that copy a row of a parameter, or all of it in another shape: that one's
+number, how many bytes it begins behind it, and for each of the kernel's numbers, which parameter it
+is and how many bytes lie between two rows of it."""
 
 STORED = "babytriton.stored"
 """An attribute of those that write a row: the number of the parameter that they copy to it."""
@@ -32,6 +33,9 @@ def marked(mod: IRModule) -> IRModule:
 
 
 def _marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    if keeps_order(func):
+        first = next(n for n, x in enumerate(func.params) if isinstance(x.ty, tirx.BufferType))
+        return func.with_attr(ROW, [first, 0])
     blocks = plain_blocks(func)
     if len(blocks) != 1 or blocks[0].init is not None or blocks[0].alloc_buffers:
         return func

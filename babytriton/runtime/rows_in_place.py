@@ -22,6 +22,7 @@ class Rows:
         begin: the number of the step before which each is to be told.
         needless: the numbers of the steps that copy.
         carried: those that steps of a loop leave to the next one, by its states.
+        early: by the numbers of steps, what is allocated before them, since they write it.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class Rows:
     begin: dict[str, int] = field(default_factory=dict)
     needless: set[int] = field(default_factory=set)
     carried: dict[str, str] = field(default_factory=dict)
+    early: dict[int, list[Allocation]] = field(default_factory=dict)
 
     def only(self) -> frozenset[str]:
         """The variables that no tensor is in."""
@@ -36,7 +38,11 @@ class Rows:
 
 
 def rows_of(
-    block: Block, on_gpu: bool, loop: Loop | None = None, only: frozenset[str] = frozenset()
+    block: Block,
+    on_gpu: bool,
+    loop: Loop | None = None,
+    only: frozenset[str] = frozenset(),
+    in_loop: bool = False,
 ) -> Rows:
     """The rows that a block's steps take where they lie.
 
@@ -46,11 +52,15 @@ def rows_of(
     or writes that tensor meanwhile. It may also be what a step of a loop leaves to the next one, if
     each step writes another row.
 
+    What is copied to another shape alone may be written in that one at once, if nothing else reads
+    it, but in loops, which have memory for it.
+
     Args:
         block: of a program.
         on_gpu: whether it runs on one.
         loop: that it is the body of, if it is one.
         only: what there is only an address of around it.
+        in_loop: whether it is in the body of one.
     """
     finding = _Finding(block, on_gpu, loop, only)
     for number, step in enumerate(block.steps):
@@ -60,6 +70,8 @@ def rows_of(
             continue
         if step.stored is None:
             finding.read(number, step, step.row)
+            if number not in finding.found.needless and not in_loop:
+                finding.shape(number, step, step.row)
         else:
             finding.write(number, step.stored, step.row)
     return finding.found
@@ -103,6 +115,25 @@ class _Finding:
         if not self._take({name}, readers) or self._may_change(row.of, number + 1, last):
             return
         self._add(name, row, number, None if output.sizes else _bytes(output))
+        self.found.needless.add(number)
+
+    def shape(self, number: int, step: Launch, row: Row) -> None:
+        """Have what a step copies to another shape written in that one, if that may be."""
+        name, made = row.of, self._made.get(row.of)
+        producer = None if made is None else self._block.steps[made]
+        if made is None or not isinstance(producer, Launch) or len(step.outputs) != 1:
+            return
+        [output] = step.outputs
+        # None of the lengths is known where a call tells sizes: they may be others then.
+        is_all = any(
+            x.name == name and not x.sizes and not output.sizes and _bytes(x) == _bytes(output)
+            for x in producer.outputs
+        )
+        is_alone = self._uses[name] == [made, number] and name not in self._results
+        if not is_all or not is_alone or name in self._only or not self._take({name}, [made]):
+            return
+        self._add(name, Row(output.name, (), 0), made, _bytes(output))
+        self.found.early.setdefault(made, []).append(output)
         self.found.needless.add(number)
 
     def write(self, number: int, name: str, row: Row) -> None:

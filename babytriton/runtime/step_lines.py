@@ -68,9 +68,12 @@ class StepLines:
             last[row.of] = max(last[row.of], last.get(name, 0))
         mine = {name for step in block.steps for name in step.written} - lines.buffers.keys()
         for n, step in enumerate(block.steps):
+            for output in rows.early.get(n, ()):
+                yield lines._allocated(output.name, output)
             for name in (name for name, begin in rows.begin.items() if begin == n):
                 row = rows.rows[name]
-                yield f"address_{name} = {lines._address(row.of)} + {row.offset}"
+                offset = "" if row.offset == "0" else f" + {row.offset}"
+                yield f"address_{name} = {lines._address(row.of)}{offset}"
                 lines = lines._with_addresses([name])
             used = dict.fromkeys((*step.arguments, *step.written))
             used |= {row.of: None for name, row in rows.rows.items() if last.get(name, 0) == n}
@@ -85,7 +88,10 @@ class StepLines:
 
     def _rows(self, block: Block, loop: Loop | None = None) -> Rows:
         """The rows that a block's kernels take where they lie."""
-        return Rows() if self.addresses is None else rows_of(block, self.on_gpu, loop, self.only)
+        if self.addresses is None:
+            return Rows()
+        in_loop = loop is not None or bool(self.buffers)
+        return rows_of(block, self.on_gpu, loop, self.only, in_loop)
 
     def _with_addresses(self, names: Sequence[str]) -> StepLines:
         """The same where of more tensors there is only an address."""

@@ -1,4 +1,4 @@
-"""What torch gives inside a program is taken in the shape that it is read in, without a copy."""
+"""What is given in one shape is taken in another one without a copy."""
 
 from __future__ import annotations
 
@@ -172,3 +172,70 @@ def test_in_memory_that_a_virtual_machine_keeps() -> None:
     second = compiled(x + 1, FILTERS)
     torch.testing.assert_close(first, of_two(x, FILTERS), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(second, of_two(x + 1, FILTERS), rtol=1e-4, atol=1e-4)
+
+
+# ---------------------------------------------------------------- what kernels give
+
+
+def launches(compiled: Any) -> int:
+    """How many kernels the newest program runs."""
+    lines, _ = compiled._specializations.newest.runner._launcher.lines({})
+    return sum(line.lstrip().startswith("kernel_") for line in lines)
+
+
+def with_its_rows(x, w):
+    """The product's result is read in its own shape as well."""
+    product = x.view(-1, x.shape[-1]) @ w
+    return product.view(*x.shape[:-1], -1), product.sum(-1)
+
+
+def twice(x, w):
+    product = x.view(-1, x.shape[-1]) @ w
+    return product.view(*x.shape[:-1], -1), product.view(-1)
+
+
+def in_a_branch(x, w):
+    found = x.view(-1, x.shape[-1]) @ w
+    if x.sum() > 0:
+        found = (found.view(*x.shape[:-1], -1) @ w.T).view(-1, x.shape[-1])
+    return found.sum()
+
+
+def in_a_loop(x, w):
+    for _ in range(int(x[0, 0, 0].abs() * 0) + 3):
+        x = (torch.tanh(x).view(-1, x.shape[-1]) @ w[:, : x.shape[-1]]).view(x.shape)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "kernels"),
+    [(rows, 1), (with_its_rows, 3), (twice, 3), (in_a_branch, None), (in_a_loop, None)],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_kernels_give(fn: Any, kernels: int | None, dynamic: bool) -> None:
+    compiled = bt.jit("cpu", dynamic=dynamic)(fn)
+    w = torch.randn(256, 256) / 16
+    before = X.clone()
+    for x in (X, X[:3], X[:, :64].contiguous()):
+        found, expected = several(compiled(x, w)), several(fn(x, w))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        again = several(compiled(x, w))
+        assert all(torch.equal(one, other) for one, other in zip(found, again))
+        for one, other in zip(found, again):
+            one.zero_()
+            assert other.abs().sum() > 0
+    assert torch.equal(X, before)
+    assert kernels is None or dynamic or launches(compiled) == kernels
+
+
+def test_what_is_written_to_after_it_was_read_in_another_shape() -> None:
+    def changed(x, w):
+        product = x.view(-1, x.shape[-1]) @ w
+        x.zero_()
+        return product.view(*x.shape[:-1], -1)
+
+    given = [X.clone(), X.clone()]
+    found = bt.jit("cpu")(changed)(given[0], W)
+    torch.testing.assert_close(found, changed(given[1], W), rtol=1e-3, atol=1e-3)
+    assert torch.equal(*given)
