@@ -74,7 +74,7 @@ NO_UPDATES = Updates()
 
 @dataclass(frozen=True)
 class Row:
-    """A part of a tensor that lies in one piece.
+    """A part of a tensor that lies in one piece, or all of it in another shape.
 
     Attributes:
         of: the variable for the tensor.
@@ -109,7 +109,7 @@ class Launch:
         outputs: what it takes after these, and writes.
         updated: those of the arguments that it writes to as well.
         kinds: of the arguments and of the outputs.
-        row: where it copies a row and does nothing else, which one.
+        row: where it copies a part, or all, and does nothing else, which one.
         stored: what it copies to the row; None where it copies from it.
     """
 

@@ -60,7 +60,8 @@ class TorchCall:
         layout: the axes of each result, of those that have as many, in the order in which torch is
             known to lay them out: the program takes results so, without a copy; others as they are.
         keeps_format: whether its results are in channels_last where one of its operands is.
-        shapes: of results that the program takes in another shape than torch gives them, which.
+        shapes: of results that the program takes in another shape than torch gives, which one; only
+            of calls that give new tensors, which record no gradients.
     """
 
     fn: Callee
@@ -156,7 +157,8 @@ class TorchCall:
     def in_shapes(self, shapes: Mapping[int, tuple[Size, ...]]) -> TorchCall:
         """The same with some results, by their numbers, in other shapes.
 
-        It is given the symbolic sizes of these behind those that it was given before.
+        It is given the symbolic sizes of these behind those that it was given before: all of the
+        names in a shape, in order, also those that it has been told.
         """
         told = [size.name for shape in shapes.values() for size in shape if isinstance(size, Dim)]
         return replace(self, shapes={**self.shapes, **shapes}, sizes=(*self.sizes, *told))

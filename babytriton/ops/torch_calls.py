@@ -9,6 +9,8 @@ import torch
 from tvm import relax
 from tvm.relax.script import builder as R
 
+from babytriton.ops import attention_layouts
+from babytriton.ops.attention_layouts import TOKENS_FIRST, Attention
 from babytriton.ops.emission import Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
 from babytriton.ops.generators import may_draw
@@ -19,7 +21,7 @@ from babytriton.ops.sizes import int64, symbolic_in
 from babytriton.ops.table import PRODUCTS, Callee, Op
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, Value, constant_needed, values_in
-from babytriton.ops.views import View
+from babytriton.ops.views import Read, View
 from babytriton.targets import Target
 from babytriton.types import Dim, TensorType, size_text
 
@@ -27,22 +29,15 @@ if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
 
 
-_ATTENTION = "scaled_dot_product_attention"
-
-_Read = tuple[relax.Expr, tuple[int, ...], View | None]
-"""What a callable is given for a tensor, how that is turned, and what it sees of it."""
-
-_TOKENS_FIRST = (0, 2, 1, 3)
-"""How axes may lie in memory of what attention takes and gives: the heads of a token together."""
-
 _OF_IMAGES = frozenset({"conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"})
 """Calls whose results are in channels_last where their input or their weight is."""
 
-_OF_LIBRARIES = PRODUCTS | {_ATTENTION}
-"""Calls for which torch runs a library: it reads transposed tensors as they lie, for the same
-result, and gives new tensors, no views, but for these:"""
+_OF_LIBRARIES = PRODUCTS | {attention_layouts.NAME}
+"""Calls for which torch runs a library that reads transposed tensors as they lie, for the same
+result."""
 
-_CONVOLUTIONS = _OF_IMAGES | {"conv1d", "conv_transpose1d"}
+_NEW = _OF_LIBRARIES | _OF_IMAGES | {"conv1d", "conv_transpose1d"}
+"""Calls that give new tensors, no views, but for those of `_MAY_VIEW`."""
 
 _MAY_WRITE = frozenset({"embedding", "embedding_bag", "batch_norm", "instance_norm"})
 """Those that may write to their operands, which are no others' memory."""
@@ -104,15 +99,17 @@ class TorchCalls(Emission):
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
         reads = [self._read(fn, value) for value in values]
-        if self._is_one_of(fn, {_ATTENTION}):
-            reads = self._with_tokens_first(fn, values, reads)
-        layout = self._layout(fn, values, reads)
+        layout: tuple[int, ...] = ()
+        if self._is_one_of(fn, {attention_layouts.NAME}):
+            attention = Attention.of(fn, args, kwargs, values)
+            reads = self._with_tokens_first(attention, reads)
+            layout = attention.layout(reads, self._order_in_memory)
 
         def laid_out(meta: torch.Tensor) -> TensorType:
             return TensorType.of(meta.permute(layout) if meta.ndim == len(layout) > 0 else meta)
 
         types = tuple(map(laid_out, metas))
-        views = [view.numbers for _, _, view in reads if view is not None]
+        views = [read.view.numbers for read in reads if read.view is not None]
         numbers = symbolic_in((args, kwargs, [t.shape for t in types], views))
         sizes = {size_text(n): n for n in numbers}
         held_args, held_kwargs = map_leaves((args, kwargs), torch.SymInt, _as_dim)
@@ -123,14 +120,13 @@ class TorchCalls(Emission):
             tuple(TensorType(map_leaves(t.shape, torch.SymInt, _as_dim), t.dtype) for t in types),
             tuple(sizes),
             Fallback(name, reason, self.span),
-            tuple(turns for _, turns, _ in reads),
-            tuple(view and view.with_sizes(torch.SymInt, _as_dim) for _, _, view in reads),
-            self._is_one_of(fn, _OF_LIBRARIES | _CONVOLUTIONS)
-            and not self._may_view(fn, len(values)),
+            tuple(() if read.view else read.turns for read in reads),
+            tuple(read.view and read.view.with_sizes(torch.SymInt, _as_dim) for read in reads),
+            self._is_one_of(fn, _NEW) and not self._may_view(fn, len(values)),
             layout,
             self._is_one_of(fn, _OF_IMAGES) and not isinstance(fn, TorchGradient),
         )
-        exprs = [expr for expr, _, _ in reads]
+        exprs = [read.expr for read in reads]
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"), exprs)
         self.fallbacks += [call.fallback] if call.fallback else []
         results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
@@ -164,60 +160,23 @@ class TorchCalls(Emission):
         """Whether a callable's results may be views of one of so many operands."""
         return isinstance(fn, TorchGradient) or (count == 1 and self._is_one_of(fn, _MAY_VIEW))
 
-    def _with_tokens_first(
-        self, fn: Callee, values: Sequence[Value], reads: Sequence[_Read]
-    ) -> list[_Read]:
-        """What attention is given, with the heads of a token together where our kernels compute it.
-
-        What it gives lies so as well then, as those who join the heads read it.
-        """
+    def _with_tokens_first(self, attention: Attention, reads: Sequence[Read]) -> list[Read]:
+        """What attention is given, in its own order where kernels of ours compute it."""
         found = list(reads)
-        # Of the tensors after its gradients, results lie as the queries, which come first, and
-        # gradients as queries, keys and values.
-        count = 3 if isinstance(fn, TorchGradient) or self.tape.depends(values) else 1
-        for n, value in enumerate(values[: _first_operand(fn) + count]):
-            expr, turns, view = reads[n]
-            is_turned = view is not None or list(turns) != sorted(turns)
-            if not is_turned and value.meta.ndim == 4 and not self.views.is_in_memory(expr):
-                found[n] = (
-                    self.emit(relax.op.permute_dims(expr, _TOKENS_FIRST)),
-                    _TOKENS_FIRST,
-                    None,
-                )
+        for n in attention.deciding(self.tape.depends(attention.tensors)):
+            expr, rank = found[n].expr, len(found[n].turns)
+            if rank == 4 and found[n].is_whole and not self.views.is_in_memory(expr):
+                there = self.emit(relax.op.permute_dims(expr, TOKENS_FIRST))
+                found[n] = Read(there, TOKENS_FIRST)
         return found
 
-    def _layout(
-        self, fn: Callee, values: Sequence[Value], reads: Sequence[_Read]
-    ) -> tuple[int, ...]:
-        """The order in which the axes of a callable's results lie in memory, if that is known.
+    def _order_in_memory(self, read: Read) -> tuple[int, ...] | None:
+        """The order in which the axes of what a callable is given lie in memory, if it is known."""
+        sample = int if self.symbols is None else self.symbols.sample
+        return self.views.order_in_memory(read, sample)
 
-        Torch's libraries for attention lay out results, and gradients, as the queries lie that they
-        are given, but for the one that takes float32 and masks, which has the tokens first. What it
-        computes by plain products, as that of float64, is contiguous.
-        """
-        first = _first_operand(fn)
-        if not self._is_one_of(fn, {_ATTENTION}) or values[first].meta.dtype == torch.float64:
-            return ()
-        has_mask = len(values) - first > 3
-        is_fixed = has_mask or values[first].meta.dtype == torch.float32
-        return _TOKENS_FIRST if is_fixed or self._has_tokens_first(reads[first]) else ()
-
-    def _has_tokens_first(self, read: _Read) -> bool:
-        """Whether the heads of a token lie together in what attention is given."""
-        expr, turns, view = read
-        order = self.views.order_in_memory(expr)
-        if view is None:
-            axes = turns or tuple(range(len(order)))
-            return len(axes) == 4 and order.index(axes[2]) < order.index(axes[1])
-        if len(view.stride) != 4 or list(order) != sorted(order):
-            return False
-        _, of_heads, of_tokens, _ = view.stride
-        if self.symbols is not None:
-            of_heads, of_tokens = map(self.symbols.sample, (of_heads, of_tokens))
-        return bool(of_heads < of_tokens)
-
-    def _read(self, fn: Callee, value: Value) -> _Read:
-        """What a callable is given for a tensor, how that is turned, and what it sees of it.
+    def _read(self, fn: Callee, value: Value) -> Read:
+        """What a callable is given for a tensor.
 
         Libraries, whose results are the same however their operands lie, read what there is, unless
         that makes them slow. Torch is given what it would have itself. What the user has written
@@ -227,8 +186,9 @@ class TorchCalls(Emission):
         may_write = row is None or row.registered or row.name in _MAY_WRITE
         found = None if may_write else self.views.of(value)
         if found is not None and _suits(found[1], value.meta, is_of_library):
-            return found[0], (), found[1]
-        return (*self.views.unturned(value.expr), None) if is_of_library else (value.expr, (), None)
+            expr, view = found
+            return Read(expr, tuple(range(value.meta.ndim)), view)
+        return Read(*self.views.unturned(value.expr)) if is_of_library else Read.of(value.expr)
 
     def note_unknown(self, name: str, operands: Any, results: Any) -> None:
         """Take note of a call of the user's own code, which has no gradient.
@@ -242,11 +202,6 @@ class TorchCalls(Emission):
             given, made = (tuple(map(still, values_in(x))) for x in (operands, results))
             why = "it is no row of the operator table; bt.register can give it one, with a gradient"
             self.tape.note(UnknownStep(name, why, given, made, self.span))
-
-
-def _first_operand(fn: Callee) -> int:
-    """The number of the first tensor of a call's that is no gradient of its results."""
-    return len(fn.have) if isinstance(fn, TorchGradient) else 0
 
 
 def _suits(view: View, meta: torch.Tensor, is_of_library: bool) -> bool:

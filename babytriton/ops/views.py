@@ -98,6 +98,31 @@ class View:
         return View(self.size, tuple(stride), offset, size) if is_within else None
 
 
+@dataclass(frozen=True)
+class Read:
+    """What a callable of torch is given for a tensor.
+
+    Attributes:
+        expr: a tensor of the program.
+        turns: the axes of that, in the order in which the callable is to see them.
+        view: what it is to see of it, if not all; then the axes are in order.
+    """
+
+    expr: relax.Expr
+    turns: tuple[int, ...]
+    view: View | None = None
+
+    @classmethod
+    def of(cls, expr: relax.Expr) -> Read:
+        """The tensor as it is."""
+        return cls(expr, tuple(range(len(expr.ty.shape))))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the tensor as it is."""
+        return self.view is None and list(self.turns) == sorted(self.turns)
+
+
 @dataclass
 class _Known:
     """What is known of the tensors of a part of the program.
@@ -161,9 +186,19 @@ class Views:
         """
         self._known.in_memory.update(dict.fromkeys(exprs, order))
 
-    def order_in_memory(self, expr: relax.Expr) -> tuple[int, ...]:
-        """The order in which the axes of a tensor lie in memory, as far as is known."""
-        return self._known.in_memory.get(expr, ()) or tuple(range(len(expr.ty.shape)))
+    def order_in_memory(self, read: Read, sample: Callable[[Any], Any]) -> tuple[int, ...] | None:
+        """The order in which the axes that a callable sees lie in memory; None if it is not known.
+
+        Args:
+            read: what the callable is given.
+            sample: what a number is for the sizes that the program is compiled with.
+        """
+        own = self._known.in_memory.get(read.expr, ())
+        if read.view is not None:
+            # Its steps are those in a contiguous tensor.
+            steps = [-sample(step) for step in read.view.stride]
+            return None if own else tuple(sorted(range(len(steps)), key=steps.__getitem__))
+        return tuple(map(read.turns.index, own or sorted(read.turns)))
 
     def is_in_memory(self, expr: relax.Expr) -> bool:
         """Whether a tensor is known to lie in memory whoever reads it."""

@@ -60,10 +60,11 @@ def keeps_order(func: tirx.PrimFunc) -> bool:
     ends = given.same_as(tensors[0]) and result.same_as(tensors[1])
     if not ends or not all(x.same_as(y) for x, y in zip(made, others)):
         return False
-    # Of sizes that a call tells, their product has a name of its own.
-    if all(_is_reshape(block) or _is_in_order(block) for block in blocks):
+    if _is_in_order(*blocks):
         return True
-    return _is_in_order(*blocks)
+    # A product of sizes that a call tells has a name of its own: of each reshape it is known that
+    # as many elements are in both shapes, but not of all together.
+    return all(_is_in_order(block) or _is_reshape(block) for block in blocks)
 
 
 def _is_in_order(*blocks: s_tir.SBlock) -> bool:

@@ -22,7 +22,8 @@ class Rows:
         begin: the number of the step before which each is to be told.
         needless: the numbers of the steps that copy.
         carried: those that steps of a loop leave to the next one, by its states.
-        early: by the numbers of steps, what is allocated before them, since they write it.
+        early: by the numbers of steps, what is allocated before them, since they write it, and not
+            before the needless ones that would have.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -42,7 +43,7 @@ def rows_of(
     on_gpu: bool,
     loop: Loop | None = None,
     only: frozenset[str] = frozenset(),
-    in_loop: bool = False,
+    of_loop: bool = False,
 ) -> Rows:
     """The rows that a block's steps take where they lie.
 
@@ -60,7 +61,7 @@ def rows_of(
         on_gpu: whether it runs on one.
         loop: that it is the body of, if it is one.
         only: what there is only an address of around it.
-        in_loop: whether it is in the body of one.
+        of_loop: whether a loop may have memory for what its steps write.
     """
     finding = _Finding(block, on_gpu, loop, only)
     for number, step in enumerate(block.steps):
@@ -70,7 +71,7 @@ def rows_of(
             continue
         if step.stored is None:
             finding.read(number, step, step.row)
-            if number not in finding.found.needless and not in_loop:
+            if number not in finding.found.needless and not of_loop:
                 finding.shape(number, step, step.row)
         else:
             finding.write(number, step.stored, step.row)
@@ -130,7 +131,8 @@ class _Finding:
             for x in producer.outputs
         )
         is_alone = self._uses[name] == [made, number] and name not in self._results
-        if not is_all or not is_alone or name in self._only or not self._take({name}, [made]):
+        is_taken = name in self._only or name in self._rows_of or made in self.found.needless
+        if not is_all or not is_alone or is_taken or not self._take({name}, [made]):
             return
         self._add(name, Row(output.name, (), 0), made, _bytes(output))
         self.found.early.setdefault(made, []).append(output)

@@ -90,8 +90,8 @@ class StepLines:
         """The rows that a block's kernels take where they lie."""
         if self.addresses is None:
             return Rows()
-        in_loop = loop is not None or bool(self.buffers)
-        return rows_of(block, self.on_gpu, loop, self.only, in_loop)
+        of_loop = loop is not None or bool(self.buffers)
+        return rows_of(block, self.on_gpu, loop, self.only, of_loop)
 
     def _with_addresses(self, names: Sequence[str]) -> StepLines:
         """The same where of more tensors there is only an address."""

@@ -187,3 +187,13 @@ def test_what_is_written_to_afterwards() -> None:
     for given in (contiguous, tokens_first):
         check(changed, given(torch.float32))
         check(changed, given(torch.float16))
+
+
+def test_operands_by_name_in_any_order() -> None:
+    def by_name(x, wq, wk, wv, cos, sin):
+        q, k, v = heads(x, wq) * cos, heads(x, wk), heads(x, wv)
+        return joined(F.scaled_dot_product_attention(value=v, key=k, query=q))
+
+    program = check(by_name, layers(torch.float16))
+    assert len(program.kernels) == 1
+    assert attention(program).layout == TOKENS_FIRST
