@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from babytriton.ops.reverse.rows import TorchGradient
+from babytriton.ops.sizes import is_empty
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Value
 from babytriton.ops.views import Read
@@ -90,5 +91,7 @@ class Attention:
 
     @property
     def _is_by_library(self) -> bool:
+        if any(is_empty(tensor.meta) for tensor in self.tensors):
+            return False
         meta = self.query.meta
         return meta.dtype != torch.float64 and meta.ndim == len(TOKENS_FIRST)

@@ -197,3 +197,15 @@ def test_operands_by_name_in_any_order() -> None:
     program = check(by_name, layers(torch.float16))
     assert len(program.kernels) == 1
     assert attention(program).layout == TOKENS_FIRST
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4, 8), (2, 4, 0, 8)], ids=str)
+def test_of_no_elements(shape: tuple[int, ...]) -> None:
+    """No kernel of ours is launched for them."""
+
+    def of_none(q):
+        first = F.scaled_dot_product_attention(q, q, q)
+        return F.scaled_dot_product_attention(first * 2, first, first).transpose(1, 2)
+
+    program = check(of_none, (torch.randn(shape),))
+    assert not program.kernels
