@@ -25,6 +25,7 @@ from babytriton.frontend.source import FunctionNode, Source
 from babytriton.halves import Halves
 from babytriton.ops import autocast
 from babytriton.ops.fallback import Fallback
+from babytriton.ops.refusals import Related
 from babytriton.ops.table import Callee, Op
 from babytriton.passes import lines, pipeline
 from babytriton.passes.bindings import in_order_of_calls
@@ -110,7 +111,10 @@ class Lowered:
 
         def again(order: int) -> Lowered:
             fresh = dimensions.restarted({})
-            return cls.of(fn, parameters, signature, target, fresh, table, order)
+            try:
+                return cls.of(fn, parameters, signature, target, fresh, table, order)
+            except Related as found:
+                raise errors.NoGradientOfSizes(None, name_of(fn), str(found)).error() from None
 
         return cls(name_of(fn), parameters, signature, target, found, node, again, order)
 

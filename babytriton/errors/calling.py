@@ -163,6 +163,17 @@ class NothingRequiresGrad(CallDiagnostic):
 
 
 @dataclass(frozen=True)
+class NoGradientOfSizes(CallDiagnostic):
+    code = "BT137"
+    title = "`{name}`: the gradient of its gradient depends on what its sizes are"
+    label = "it was compiled for any, and would have to be for these alone: {sizes}"
+    hint = "`bt.jit(dynamic=False)` compiles for each size alone"
+    exception = RuntimeError
+    name: str
+    sizes: str
+
+
+@dataclass(frozen=True)
 class ArgumentValue(CallDiagnostic):
     code = "BT107"
     title = "argument `{name}`: another value than compiled for"
