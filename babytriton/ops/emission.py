@@ -64,9 +64,11 @@ class Emission:
         """A contiguous tensor of a type that has no storage."""
         return meta_of(type, self.symbols)
 
-    def emit(self, expr: relax.Expr) -> relax.Var:
-        """Bind a Relax expression, which is of the user's line, to a variable."""
-        if isinstance(expr, relax.Call) and self.span is not None:
+    def emit(self, expr: relax.Expr, place: ir.Span | None = None) -> relax.Var:
+        """Bind a Relax expression, which is of the user's line or another place, to a variable."""
+        if isinstance(expr, relax.Call) and place is not None:
+            expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)
+        elif isinstance(expr, relax.Call) and self.span is not None:
             at = self.span
             place = ir.Span(ir.SourceName(at.path), at.line, at.end_line, at.column, at.end_column)
             expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tvm import relax
 from tvm.relax.script import builder as R
+from tvm.script.ir_builder import IRBuilder
 
 from babytriton.ops import attention_layouts
 from babytriton.ops.attention_layouts import TOKENS_FIRST, Attention
@@ -166,7 +167,10 @@ class TorchCalls(Emission):
         for n in attention.deciding(self.tape.depends(attention.tensors)):
             expr, rank = found[n].expr, len(found[n].turns)
             if rank == 4 and found[n].is_whole and not self.views.is_in_memory(expr):
-                there = self.emit(relax.op.permute_dims(expr, TOKENS_FIRST))
+                # It is the tensor itself, by its name and of its line.
+                made = relax.op.permute_dims(expr, TOKENS_FIRST)
+                there = self.emit(made, getattr(self.bindings.get(expr), "span", None))
+                IRBuilder.name(expr.name, there)
                 found[n] = Read(there, TOKENS_FIRST)
         return found
 

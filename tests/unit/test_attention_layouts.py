@@ -209,3 +209,11 @@ def test_of_no_elements(shape: tuple[int, ...]) -> None:
 
     program = check(of_none, (torch.randn(shape),))
     assert not program.kernels
+
+
+def test_kernels_tell_what_they_compute() -> None:
+    """And not that attention takes it in another order."""
+    text = check(with_rotations, layers(torch.bfloat16)).source()
+    assert "return x * cos + torch.cat((-b, a), -1) * sin" in text
+    assert "scaled_dot_product_attention" not in text
+    assert "permute" not in text
