@@ -65,9 +65,9 @@ def wanted_orders(program: Lowering) -> Wanted:
     following = {
         i: any(map(is_channels_last, call.turns)) for i, call in calls.items() if call.keeps_format
     }
-    laid_out = tuple(i for i, call in calls.items() if call.layout)
     if program.gradient is not None:
-        return Wanted(program.entry, (), True, following, laid_out, fresh)
+        return Wanted(program.entry, turns_calls=True, following=following, fresh=fresh)
+    laid_out = tuple(i for i, call in calls.items() if call.layout)
     results = leaves_in(program.result, Output)
     written = {output for _, output in program.updates.pairs}
     free = frozenset(x.index for x in results if not x.is_float and x.index not in written)

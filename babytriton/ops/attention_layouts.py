@@ -64,9 +64,9 @@ class Attention:
         Args:
             has_gradient: whether the gradient of the call will be asked for.
         """
-        all_count = bool(self.grads) or has_gradient
         if not self._is_by_library:
             return []
+        all_count = bool(self.grads) or has_gradient
         wanted = [self.query, *(self.memory if all_count else ()), *self.grads]
         return [n for n, x in enumerate(self.tensors) if any(x is other for other in wanted)]
 
@@ -91,6 +91,7 @@ class Attention:
 
     @property
     def _is_by_library(self) -> bool:
+        """Whether a library may compute it, of some elements with their heads apart."""
         if any(is_empty(tensor.meta) for tensor in self.tensors):
             return False
         meta = self.query.meta

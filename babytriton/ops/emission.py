@@ -66,11 +66,9 @@ class Emission:
 
     def emit(self, expr: relax.Expr, place: ir.Span | None = None) -> relax.Var:
         """Bind a Relax expression, which is of the user's line or another place, to a variable."""
-        if isinstance(expr, relax.Call) and place is not None:
-            expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)
-        elif isinstance(expr, relax.Call) and self.span is not None:
-            at = self.span
+        if place is None and (at := self.span) is not None:
             place = ir.Span(ir.SourceName(at.path), at.line, at.end_line, at.column, at.end_column)
+        if isinstance(expr, relax.Call) and place is not None:
             expr = relax.Call(expr.op, expr.args, expr.attrs, expr.ty_args, place)
         undone = self.views.undone(expr) if isinstance(expr, relax.Call) else None
         expr = expr if undone is None else undone
