@@ -164,14 +164,18 @@ class TorchCalls(Emission):
     def _with_tokens_first(self, attention: Attention, reads: Sequence[Read]) -> list[Read]:
         """What attention is given, in its own order where kernels of ours compute it."""
         found = list(reads)
+        turned: dict[relax.Expr, Read] = {}  # One tensor may be queries, keys and values.
         for n in attention.deciding(self.tape.depends(attention.tensors)):
             expr, rank = found[n].expr, len(found[n].turns)
-            if rank == 4 and found[n].is_whole and not self.views.is_in_memory(expr):
+            if rank != 4 or not found[n].is_whole or self.views.is_in_memory(expr):
+                continue
+            if expr not in turned:
                 # It is the tensor itself, by its name and of its line.
                 made = relax.op.permute_dims(expr, TOKENS_FIRST)
                 there = self.emit(made, getattr(self.bindings.get(expr), "span", None))
                 IRBuilder.name(expr.name, there)
-                found[n] = Read(there, TOKENS_FIRST)
+                turned[expr] = Read(there, TOKENS_FIRST)
+            found[n] = turned[expr]
         return found
 
     def _order_in_memory(self, read: Read) -> tuple[int, ...] | None:

@@ -217,3 +217,37 @@ def test_kernels_tell_what_they_compute() -> None:
     assert "return x * cos + torch.cat((-b, a), -1) * sin" in text
     assert "scaled_dot_product_attention" not in text
     assert "permute" not in text
+
+
+def test_one_tensor_as_queries_keys_and_values() -> None:
+    """It is written once, also where gradients are asked for."""
+
+    def of_itself(x, w, cos):
+        q = heads(x, w) * cos
+        return joined(F.scaled_dot_product_attention(q, q, q))
+
+    x, w, *_, cos, _ = layers(torch.float32)
+    for args in ((x, w, cos), (x.requires_grad_(), w.requires_grad_(), cos)):
+        program = bt.jit(target=gpu.TARGET)(of_itself).lower(*args).compile()
+        assert program.source().count("__restrict__") == 3
+        given = tuple(each.detach() for each in args)
+        torch.testing.assert_close(
+            gpu.call(program, given), of_itself(*given), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_one_tensor_and_a_transpose_of_it() -> None:
+    def of_its_transpose(q, k, v):
+        scores = q * k
+        return F.scaled_dot_product_attention(scores, scores.transpose(2, 3), scores)
+
+    torch.manual_seed(0)
+    args = tuple(torch.randn(2, 4, 64, 64) for _ in range(3))
+    check(of_its_transpose, args)
+    given = tuple(x.requires_grad_() for x in args)
+    program = bt.jit(target=gpu.TARGET)(of_its_transpose).lower(*given).compile()
+    expected = of_its_transpose(*given)
+    grad = torch.randn_like(expected)
+    theirs = torch.autograd.grad(expected, given[:2], grad)
+    ours = gpu.gradients(program, given, {0: grad})
+    torch.testing.assert_close(tuple(ours)[:2], theirs, rtol=1e-4, atol=1e-4)
