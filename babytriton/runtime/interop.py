@@ -145,14 +145,26 @@ def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.
 
 
 def packed(call: TorchCall) -> Any:
-    """A fallback as the function object that the compiled graph calls."""
+    """A fallback as the function object that a virtual machine calls.
+
+    Its results share no memory with what it is given: the machine has other uses for that once no
+    operator of the program reads it.
+    """
     function = contiguous_results(call)
 
     def run(*arguments: Any) -> Any:
         given = [x if isinstance(x, int) else from_dlpack(x) for x in arguments]
-        return tvm_ffi.convert(function(given))
+        found = function(given)
+        if not call.is_new:
+            memory = {_memory(x) for x in given if isinstance(x, torch.Tensor)}
+            found = [x.clone() if _memory(x) in memory else x for x in found]
+        return tvm_ffi.convert(found)
 
     return tvm_ffi.convert(run)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def callback(function: Callable[..., None]) -> Any:
