@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -76,18 +76,23 @@ class Program:
             outputs: one for each of the program's.
             input: gives an input by its key, and by what reads it where it is not an operand.
         """
-        program = self.lowered.lowering
+        leaf = partial(self._leaf, outputs, input)
+        return fill(self.lowered.lowering.result, leaf, (Output, Returned, Selected))
 
-        def leaf(place: Output | Returned | Selected) -> Any:
-            if isinstance(place, Output):
-                return outputs[place.index]
-            if isinstance(place, Selected):
-                return place.of(leaf(place.whole), leaf(place.mask))
-            key = key_of(program.inputs[place.input])
-            assert key is not None
-            return input(key, self.own.get(key))
-
-        return fill(program.result, leaf, (Output, Returned, Selected))
+    def _leaf(
+        self,
+        outputs: Sequence[Any],
+        input: Callable[[Key, Reader | None], Any],
+        place: Output | Returned | Selected,
+    ) -> Any:
+        if isinstance(place, Output):
+            return outputs[place.index]
+        if isinstance(place, Selected):
+            whole, mask = (self._leaf(outputs, input, x) for x in (place.whole, place.mask))
+            return place.of(whole, mask)
+        key = key_of(self.lowered.lowering.inputs[place.input])
+        assert key is not None
+        return input(key, self.own.get(key))
 
     @property
     def is_pure(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -272,17 +272,26 @@ def filled(
 ) -> Any:
     """The result of a call, with its tensors and numbers in their places."""
 
-    def leaf(place: Output | Returned | Selected | Computed) -> Any:
-        if isinstance(place, Returned):
-            return parameters[place.input]
-        if isinstance(place, Selected):
-            return place.of(leaf(place.whole), leaf(place.mask))
-        if isinstance(place, Computed):
-            return place.of(sizes)
-        output = outputs[place.index]
-        return output.item() if place.is_float else output
-
+    # No function that calls itself inside here: it would keep the tensors until they are collected.
+    leaf = partial(_leaf, parameters, outputs, sizes)
     return fill(result, leaf, (Output, Returned, Selected, Computed))
+
+
+def _leaf(
+    parameters: Sequence[Any] | Mapping[int, Any],
+    outputs: Sequence[Any],
+    sizes: Mapping[str, int],
+    place: Output | Returned | Selected | Computed,
+) -> Any:
+    if isinstance(place, Returned):
+        return parameters[place.input]
+    if isinstance(place, Selected):
+        whole, mask = (_leaf(parameters, outputs, sizes, x) for x in (place.whole, place.mask))
+        return place.of(whole, mask)
+    if isinstance(place, Computed):
+        return place.of(sizes)
+    output = outputs[place.index]
+    return output.item() if place.is_float else output
 
 
 def _launcher(
@@ -313,7 +322,8 @@ def _direct(
     formats: Mapping[int, MemoryFormat],
 ) -> DirectLauncher:
     calls = {i: input for i, input in enumerate(program.inputs) if isinstance(input, TorchCall)}
-    return DirectLauncher(steps, built.kernel, calls, program.devices[0], large, formats)
+    with interop.outside_transforms():  # what is constant is no transform's
+        return DirectLauncher(steps, built.kernel, calls, program.devices[0], large, formats)
 
 
 def _input(
