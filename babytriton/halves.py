@@ -127,8 +127,10 @@ def divided(program: Lowering, signature: Signature) -> tuple[Lowering, Halves]:
     # Of a function, results and writes name inputs by their numbers.
     kept = 0 if where.order else min(grads, default=len(inputs))
     written = [write.input for write in program.writes]
+    recorded = [i for i, x in enumerate(inputs) if isinstance(x, TorchCall) and x.recorded]
+    is_again = where.order > 0
     split = gradient.split(
-        program.mod, program.entry, grads, kept, where.results, written, where.order > 0
+        program.mod, program.entry, grads, kept, where.results, written, is_again, recorded
     )
     own = [inputs[i] for i in split.parameters]
     places = {number: i for i, number in enumerate(split.parameters)}

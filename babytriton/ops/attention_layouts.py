@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from babytriton.ops.reverse.rows import TorchGradient
+from babytriton.ops.reverse.torch_steps import TorchGradient
 from babytriton.ops.sizes import is_empty
 from babytriton.ops.table import Callee
 from babytriton.ops.value import Value
@@ -49,7 +49,7 @@ class Attention:
         """The call of a function, or of its gradient, with some arguments."""
         grads: Iterable[Value] = ()
         if isinstance(fn, TorchGradient):
-            grads, args, kwargs = args
+            grads, args, kwargs, *_ = args
         given = {**dict(zip(_OPERANDS, args)), **kwargs}
         query, *memory = (given[name] for name in _OPERANDS[:3])
         has_mask = isinstance(given.get("attn_mask"), Value)

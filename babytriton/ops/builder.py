@@ -19,14 +19,16 @@ from tvm.script.ir_builder import IRBuilder
 from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.autocast import Autocast, State
+from babytriton.ops.by_torch import by_torch, torch_names
 from babytriton.ops.emission import OPAQUE
 from babytriton.ops.meta import ask_torch, is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import IllTyped, MixedDevices, Random, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
 from babytriton.ops.results import checked, same, sizes_of
 from babytriton.ops.reverse import memory
-from babytriton.ops.reverse.rows import CopyStep, RowStep, TorchStep
-from babytriton.ops.reverse.tape import Step, all_still, still
+from babytriton.ops.reverse.rows import CopyStep, RowStep
+from babytriton.ops.reverse.tape import all_still, still
+from babytriton.ops.reverse.torch_steps import TorchStep
 from babytriton.ops.selections import rules
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
@@ -48,9 +50,6 @@ from babytriton.types import TensorType
 
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
-
-_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-"""NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
 
 
 class Builder(TorchCalls):
@@ -389,29 +388,11 @@ class Builder(TorchCalls):
                     raise
                 reason = "a symbolic size"
         random = random or (op is not None and op.is_random)
-        exprs = self.call_torch(fn, args, kwargs, metas, reason, random)
-        if not self.tape.depends((args, kwargs)):
-            return exprs
-        if op is not None and op.gradient is stops:
-            return exprs
-        values = tuple(Value(self, expr, meta) for expr, meta in zip(exprs, metas))
-        still_args, still_kwargs = all_still(args, self._torch_names(kwargs))
-        if op is not None and op.gradient is not None and not random:
-            single = isinstance(result, torch.Tensor)
-            step: Step = RowStep(op, fn, still_args, still_kwargs, values, single, self.span)
-        else:
-            step = TorchStep(fn, still_args, still_kwargs, values, self.span, random)
-        self.tape.note(step)
-        return exprs
+        return by_torch(self, op, fn, args, kwargs, result, metas, reason, random)
 
     def _is_derived(self, op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call is made of other rows, which give it its gradient."""
         return op.derive is not None and self.tape.depends((args, kwargs))
-
-    def _torch_names(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords of a call as rows know them."""
-        # Where ``out`` is given at all, it is None: anything else is a mutation.
-        return {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
 
     def _build_row(
         self,
@@ -422,7 +403,7 @@ class Builder(TorchCalls):
         result: Any,
         metas: list[torch.Tensor],
     ) -> list[relax.Expr]:
-        kwargs = self._torch_names(kwargs)
+        kwargs = torch_names(kwargs)
         if not (self._depth or op.registered):
             ask_torch(fn, args, kwargs)
         noted = self.tape.depends((args, kwargs))

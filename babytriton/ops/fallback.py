@@ -12,6 +12,7 @@ import torch
 
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply, tensors_of
+from babytriton.ops.reverse.torch_graphs import Graph
 from babytriton.ops.table import Callee
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import Scalar, Value, map_values, values_in
@@ -62,6 +63,8 @@ class TorchCall:
         keeps_format: whether its results are in channels_last where one of its operands is.
         shapes: of results that the program takes in another shape than torch gives, which one; only
             of calls that give new tensors, which record no gradients.
+        recorded: the numbers of the tensors that gradients are asked of, if torch is to record the
+            call: what keeps its graph comes behind the results.
     """
 
     fn: Callee
@@ -76,6 +79,7 @@ class TorchCall:
     layout: tuple[int, ...] = ()
     keeps_format: bool = False
     shapes: Mapping[int, tuple[Size, ...]] = field(default_factory=dict)
+    recorded: tuple[int, ...] = ()
 
     def __call__(self, given: Sequence[Any]) -> list[torch.Tensor]:
         """Run on the numbers of the sizes, and then the tensors, in the order of the arguments.
@@ -95,11 +99,12 @@ class TorchCall:
             for n, view, is_told in self._viewed:
                 view = view.with_sizes(Dim, partial(self._size, given)) if is_told else view
                 given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
-            if self._rest is not None:
-                result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
+            keepers = []
+            if self.recorded:
+                graph = Graph.of(self.fn, *self._filled(given), self.recorded)
+                found, keepers = [x.detach() for x in graph.results], [graph.keeper()]
             else:
-                result = apply(self.fn, *self._filled(given))
-            found = [result] if isinstance(result, torch.Tensor) else tensors_of(result)
+                found = self._results(given)
             if self.layout:
                 found = [x.permute(self.layout) if self.is_laid_out(x.ndim) else x for x in found]
             for tensor, (sizes, dtype) in zip(found, self._expected):
@@ -110,10 +115,18 @@ class TorchCall:
             for n, sizes in self._reshaped:
                 shape = tuple([given[n] if is_told else n for n, is_told in sizes])
                 found[n] = found[n].reshape(shape).detach()  # no view to autograd
-            return found
+            return [*found, *keepers]
         except Exception as error:
             self._say_where(error)
             raise
+
+    def _results(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        """What the callable gives."""
+        if self._rest is not None:
+            result = self.fn(*given[len(self.sizes) :], *self._rest, **self.kwargs)
+        else:
+            result = apply(self.fn, *self._filled(given))
+        return [result] if isinstance(result, torch.Tensor) else tensors_of(result)
 
     def _say_where(self, error: Exception) -> None:
         """Let what torch raises tell the line that called it, as Python 3.11 and later show it."""

@@ -14,9 +14,10 @@ from babytriton.ops import attention_layouts
 from babytriton.ops.attention_layouts import TOKENS_FIRST, Attention
 from babytriton.ops.emission import Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.generators import may_draw
-from babytriton.ops.reverse.rows import TorchGradient, UnknownStep
+from babytriton.ops.reverse.rows import UnknownStep
 from babytriton.ops.reverse.tape import Tape, still
+from babytriton.ops.reverse.torch_graphs import KEEPER
+from babytriton.ops.reverse.torch_steps import TorchGradient, draws_unseen
 from babytriton.ops.site import relax_type
 from babytriton.ops.sizes import int64, symbolic_in
 from babytriton.ops.table import PRODUCTS, Callee, Op
@@ -58,6 +59,7 @@ class TorchCalls(Emission):
         tape: what gradients flow through.
         table: the row of each torch callable.
         draws: how many of the calls draw random numbers, or may.
+        records_torch: whether torch is to record calls whose gradients it computes.
     """
 
     def __init__(self, device: torch.device, target: Target, symbols: Symbols | None) -> None:
@@ -66,6 +68,9 @@ class TorchCalls(Emission):
         self.fallbacks: list[Fallback] = []
         self.tape = Tape()
         self.draws = 0
+        self.records_torch = True
+        self._recorded: dict[relax.Expr, Sequence[Read]] = {}
+        """By what keeps torch's graph of a call: what it was given."""
 
     def call_torch(
         self,
@@ -75,6 +80,7 @@ class TorchCalls(Emission):
         metas: list[torch.Tensor],
         reason: str,
         random: bool = False,
+        recorded: tuple[int, ...] = (),
     ) -> list[relax.Expr]:
         """Let torch run a callable.
 
@@ -84,12 +90,13 @@ class TorchCalls(Emission):
             metas: its results.
             reason: why torch runs it.
             random: whether it draws random numbers.
+            recorded: the numbers of the tensors that gradients are asked of, if torch is to record
+                the call.
+
+        Returns:
+            Its results, and behind them what keeps torch's graph, if there is one.
         """
-        if isinstance(fn, TorchGradient):
-            unknown = fn.may_draw
-        else:
-            unknown = fn not in self.table and may_draw(fn)
-        self.draws += int(random or unknown)
+        self.draws += int(random or draws_unseen(fn, self.table))
         name = getattr(fn, "__name__", type(fn).__name__)
         values = values_in((args, kwargs))
         if any(isinstance(value, Scalar) for value in values):
@@ -99,7 +106,7 @@ class TorchCalls(Emission):
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        reads = [self._read(fn, value) for value in values]
+        reads = self._reads(fn, values)
         layout: tuple[int, ...] = ()
         if self._is_one_of(fn, {attention_layouts.NAME}):
             attention = Attention.of(fn, args, kwargs, values)
@@ -126,11 +133,13 @@ class TorchCalls(Emission):
             self._is_one_of(fn, _NEW) and not self._may_view(fn, len(values)),
             layout,
             self._is_one_of(fn, _OF_IMAGES) and not isinstance(fn, TorchGradient),
+            recorded=recorded,
         )
         exprs = [read.expr for read in reads]
         function, *operands = self.torch_operands(call, self.unique(f"torch_{name}"), exprs)
         self.fallbacks += [call.fallback] if call.fallback else []
-        results_of = [self.placement.annotated(relax_type(type), self.device) for type in types]
+        given = [*types, KEEPER] if recorded else types
+        results_of = [self.placement.annotated(relax_type(type), self.device) for type in given]
         results = R.emit(
             relax.op.call_pure_packed(
                 TORCH_CALL,
@@ -140,13 +149,17 @@ class TorchCalls(Emission):
                 ty_args=[relax.TupleType(results_of)],
             )
         )
-        found = [R.emit(relax.TupleGetItem(results, i)) for i in range(len(types))]
+        found = [R.emit(relax.TupleGetItem(results, i)) for i in range(len(given))]
         self.views.note_in_memory(found)
+        if recorded:
+            IRBuilder.name(self.unique(f"graph_of_{name}"), found[-1])
+            self._recorded[found[-1]] = reads
         order = sorted(range(len(layout)), key=layout.__getitem__)
-        return [
+        turned = [
             self.emit(relax.op.permute_dims(x, order)) if call.is_laid_out(meta.ndim) else x
             for x, meta in zip(found, metas)
         ]
+        return [*turned, *found[len(types) :]]
 
     def _row(self, fn: Callee) -> Op | None:
         """The row of a callable, or of that of which it is the gradient."""
@@ -182,6 +195,14 @@ class TorchCalls(Emission):
         """The order in which the axes of what a callable is given lie in memory, if it is known."""
         sample = int if self.symbols is None else self.symbols.sample
         return self.views.order_in_memory(read, sample)
+
+    def _reads(self, fn: Callee, values: Sequence[Value]) -> Sequence[Read]:
+        """What a callable is given for tensors: the gradient of a call what that was given."""
+        keeper = values[-1].expr if isinstance(fn, TorchGradient) else None
+        if keeper not in self._recorded:
+            return [self._read(fn, value) for value in values]
+        known = [*self._recorded[keeper], Read.of(keeper)]
+        return [*(self._read(fn, value) for value in values[: -len(known)]), *known]
 
     def _read(self, fn: Callee, value: Value) -> Read:
         """What a callable is given for a tensor.

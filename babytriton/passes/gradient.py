@@ -69,6 +69,7 @@ def split(
     results: int,
     written: Collection[int] = (),
     is_again: bool = False,
+    recorded: Collection[int] = (),
 ) -> Split:
     """Divide a program that computes gradients.
 
@@ -81,8 +82,10 @@ def split(
         written: the numbers of the parameters that change once the first half has run: what they
             were is saved as a copy.
         is_again: whether the first half is run again as well, for gradients of gradients.
+        recorded: the numbers of the parameters that are calls of torch which it records: what they
+            are given it keeps, so that computing it again would save nothing.
     """
-    program = _Program(silenced(mod, is_again), entry, written)
+    program = _Program(silenced(mod, is_again), entry, written, recorded)
     given = {program.function.params[i] for i in grads}
     outputs = list(program.function.body.body.fields)
     back = program.dependents(given)
@@ -131,13 +134,18 @@ class _Program:
         effects: variables for what is done beside computing.
     """
 
-    def __init__(self, mod: IRModule, entry: str, written: Collection[int]) -> None:
+    def __init__(
+        self, mod: IRModule, entry: str, written: Collection[int], recorded: Collection[int]
+    ) -> None:
         self._mod = without_repeated_values(relax.transform.AnnotateTIROpPattern()(mod))
         self._entry = entry
-        self.function, self._copies = _with_copies(self._mod[entry], written)
+        self.function, copies = _with_copies(self._mod[entry], written)
         blocks = self.function.body.blocks
         self._bindings = {b.var: b for block in blocks for b in block.bindings}
         self.reads = {var: read_by(binding) for var, binding in self._bindings.items()}
+        calls = {self.function.params[i] for i in recorded}
+        kept = [reads for reads in self.reads.values() if any(x in calls for x in reads)]
+        self._kept = {*copies, *(x for reads in kept for x in reads)}
         acting = effective(mod)
         self.effects = [var for var, b in self._bindings.items() if acts(b.value, acting)]
 
@@ -181,7 +189,7 @@ class _Program:
 
     def is_cheap(self, var: relax.Var) -> bool:
         """Whether it is computed again rather than handed over."""
-        return var not in self._copies and is_cheap(self._mod, self._bindings[var].value)
+        return var not in self._kept and is_cheap(self._mod, self._bindings[var].value)
 
     def is_torchs(self, var: relax.Var) -> bool:
         """Whether a call of torch gives it."""
@@ -275,12 +283,14 @@ def _handed_over(
 ) -> list[relax.Var]:
     """What the backward half gets of the forward one and its parameters."""
     every = program.before(boundary, ())
-    free = [var for var in every if not is_tensor(var) and var not in program.reads]
+    free = {var for var in every if not is_tensor(var) and var not in program.reads}
     costs = {var: _cost(program, var, results) for var in every}
     cheap = {var for var in every if var in program.reads and program.is_cheap(var)}
     edges = [(x, var) for var in cheap for x in program.reads[var] if x in every]
     sources = [var for var in every if var not in cheap and var not in free]
-    return [*min_cut(costs, edges, sources, boundary), *free]
+    found = min_cut(costs, edges, sources, boundary)
+    again = program.before(boundary, set(found))
+    return [*found, *(var for var in again if var in free)]
 
 
 def _cost(program: _Program, var: relax.Var, results: Collection[relax.Var]) -> float:

@@ -147,13 +147,17 @@ def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.
 def packed(call: TorchCall) -> Any:
     """A fallback as the function object that a virtual machine calls.
 
-    Its results share no memory with what it is given: the machine has other uses for that once no
-    operator of the program reads it.
+    The machine has other uses for the memory of what it gives, once no operator of the program
+    reads that; and what it returns is for the user to write to, unseen by torch. So results share
+    no memory with what the function is given, and a graph that torch records has copies of both.
     """
     function = contiguous_results(call)
 
     def run(*arguments: Any) -> Any:
         given = [x if isinstance(x, int) else from_dlpack(x) for x in arguments]
+        if call.recorded:
+            *found, keeper = function([x if isinstance(x, int) else x.clone() for x in given])
+            return tvm_ffi.convert([*(x.clone() for x in found), keeper])
         found = function(given)
         if not call.is_new:
             memory = {_memory(x) for x in given if isinstance(x, torch.Tensor)}
