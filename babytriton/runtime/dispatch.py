@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack
 from babytriton import errors
 from babytriton.ops.layout import Layout
 from babytriton.runtime.executable import Executable, virtual_machine
-from babytriton.runtime.interop import after_other_streams, on_device
+from babytriton.runtime.interop import after_other_streams, called_with, on_device
 from babytriton.runtime.overlap import overlap
 
 
@@ -40,7 +40,8 @@ class Launcher:
                 function = after_other_streams(gpus, on_device(gpus[0], function))
             self._thread.function = function
         try:
-            outputs = function(*parameters)
+            with called_with(parameters):
+                outputs = function(*parameters)
         except Exception as error:
             # What torch raises from inside the graph is the user's; TVM's errors are ours.
             if type(error).__module__.startswith("tvm"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -144,27 +144,59 @@ def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.
     return lambda given: [readable(result) for result in call(given)]
 
 
+class _Caller(threading.local):
+    """What a virtual machine was called with in this thread: tensors by how they lie in memory."""
+
+    def __init__(self) -> None:
+        self.tensors: Mapping[Any, torch.Tensor] = {}
+
+
+_CALLER = _Caller()
+
+
+@contextmanager
+def called_with(parameters: Iterable[Any]) -> Iterator[None]:
+    """Inside, torch is given the tensors of a virtual machine's caller themselves."""
+    before = _CALLER.tensors
+    _CALLER.tensors = {_lying(x): x for x in parameters if isinstance(x, torch.Tensor)}
+    try:
+        yield
+    finally:
+        _CALLER.tensors = before
+
+
 def packed(call: TorchCall) -> Any:
     """A fallback as the function object that a virtual machine calls.
 
-    The machine has other uses for the memory of what it gives, once no operator of the program
+    The machine has other uses for the memory of what it computes, once no operator of the program
     reads that; and what it returns is for the user to write to, unseen by torch. So results share
-    no memory with what the function is given, and a graph that torch records has copies of both.
+    no memory with what it has computed, and a graph that torch records has copies of both.
     """
     function = contiguous_results(call)
 
     def run(*arguments: Any) -> Any:
-        given = [x if isinstance(x, int) else from_dlpack(x) for x in arguments]
+        given, machines = [], set()
+        for x in arguments:
+            if not isinstance(x, int):
+                tensor = from_dlpack(x)
+                x = _CALLER.tensors.get(_lying(tensor))
+                if x is None:
+                    x = tensor.clone() if call.recorded else tensor
+                    machines.add(_memory(x))
+            given.append(x)
         if call.recorded:
-            *found, keeper = function([x if isinstance(x, int) else x.clone() for x in given])
+            *found, keeper = function(given)
             return tvm_ffi.convert([*(x.clone() for x in found), keeper])
         found = function(given)
         if not call.is_new:
-            memory = {_memory(x) for x in given if isinstance(x, torch.Tensor)}
-            found = [x.clone() if _memory(x) in memory else x for x in found]
+            found = [x.clone() if _memory(x) in machines else x for x in found]
         return tvm_ffi.convert(found)
 
     return tvm_ffi.convert(run)
+
+
+def _lying(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _memory(tensor: torch.Tensor) -> int:

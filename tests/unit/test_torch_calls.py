@@ -48,6 +48,20 @@ def test_views_of_memory_that_is_used_again(fn: Callable, dynamic: bool) -> None
     torch.testing.assert_close(found, fn(x), rtol=0, atol=0)
 
 
+def at_places(x):
+    return x.as_strided((SIDE, SIDE), (SIDE, 1), 5) * 2
+
+
+def test_places_that_count_from_the_start_of_the_memory() -> None:
+    """Of the caller's tensor, which begins behind it."""
+    x = torch.randn(SIDE + 2, SIDE)[1:-1].requires_grad_()
+    found = bt.jit("cpu")(at_places)(x)
+    torch.testing.assert_close(found, at_places(x), rtol=0, atol=0)
+    grad = torch.randn(SIDE, SIDE)
+    ours, theirs = (torch.autograd.grad(y, x, grad) for y in (found, at_places(x)))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
 RUNS: list[str] = []
 """What has run of the operator below: it, and its gradient."""
 
