@@ -11,7 +11,7 @@ from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
 from babytriton.ops.layout import Layout
-from babytriton.runtime.executable import Executable, virtual_machine
+from babytriton.runtime.executable import FORGET, Executable, virtual_machine
 from babytriton.runtime.interop import after_other_streams, called_with, on_device
 from babytriton.runtime.overlap import overlap
 
@@ -31,25 +31,28 @@ class Launcher:
 
     def __call__(self, parameters: Sequence[Any]) -> Sequence[Any]:
         """Run the program on parameters that it can read, in order, and return its outputs."""
-        function = getattr(self._thread, "function", None)
-        if function is None:
+        if not hasattr(self._thread, "function"):
             machine = virtual_machine(self._executable, self._devices)
             gpus = [device for device in self._devices if device.type == "cuda"]
             function = machine[self._executable.entry]
             if gpus:
                 function = after_other_streams(gpus, on_device(gpus[0], function))
-            self._thread.function = function
-        try:
-            with called_with(parameters):
-                outputs = function(*parameters)
-        except Exception as error:
-            # What torch raises from inside the graph is the user's; TVM's errors are ours.
-            if type(error).__module__.startswith("tvm"):
-                raise errors.internal("running", error) from error
-            raise
+            self._thread.function, self._thread.forget = function, machine[FORGET]
+        with called_with(parameters) as caller:
+            try:
+                outputs = self._thread.function(*parameters)
+            except Exception as error:
+                # What torch raises from inside the graph is the user's; TVM's errors are ours.
+                if caller.error is not None:
+                    raise caller.error from None
+                if type(error).__module__.startswith("tvm"):
+                    raise errors.internal("running", error) from error
+                raise
         # As a list: each look into TVM's own array makes a tensor object anew. Without a torch
         # tensor among the arguments, the outputs come as TVM's tensors.
-        return [x if isinstance(x, torch.Tensor) else from_dlpack(x) for x in outputs]
+        found = [x if isinstance(x, torch.Tensor) else from_dlpack(x) for x in outputs]
+        self._thread.forget()
+        return found
 
 
 def check_tensor(name: str, tensor: torch.Tensor, device: torch.device) -> None:

@@ -67,6 +67,9 @@ _COMPACTING = "s_tir.CompactBufferAllocation"
 # needs 64, keeps these: then the loads of a vector become one of separate numbers.
 _NARROWING = "tirx.NarrowDataType"
 
+FORGET = "babytriton_forget"
+"""A function of a virtual machine that gives nothing: a machine holds what it gave last."""
+
 WITHOUT_SLP = "-vectorize-slp:bool=0"
 
 # LLVM runs a few vectors of a short loop side by side, as many as have room in its registers, and
@@ -175,6 +178,7 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
     if len(functions) > 1:
         # Else it would make views of what is only read in another shape, which functions write to.
         mod = relax.transform.ToNonDataflow()(mod)
+    mod = _forgetting(mod)
 
     def code(*options: str) -> Any:
         device = tvm_target(target, (_SIDE_BY_SIDE, *options))
@@ -188,6 +192,14 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
                 raise
             # Its vectorizer of straight-line code makes invalid code of some kernels.
             return _loaded(code(WITHOUT_SLP))
+
+
+def _forgetting(mod: IRModule) -> IRModule:
+    """A program with the function that makes a virtual machine let go of what it gave."""
+    nothing = relax.Function([], relax.SeqExpr([], relax.Tuple([])), relax.TupleType([]))
+    functions = dict(mod.functions_items())
+    functions[ir.GlobalVar(FORGET)] = nothing.with_attr("global_symbol", FORGET)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _loaded(built: Any) -> Any:

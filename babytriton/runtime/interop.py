@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -144,25 +144,40 @@ def contiguous_results(call: TorchCall) -> Callable[[Sequence[Any]], list[torch.
     return lambda given: [readable(result) for result in call(given)]
 
 
-class _Caller(threading.local):
-    """What a virtual machine was called with in this thread: tensors by how they lie in memory."""
+class Caller:
+    """Who calls a virtual machine.
+
+    Args:
+        parameters: of the call.
+
+    Attributes:
+        tensors: among these, by how they lie in memory.
+        error: what torch has raised meanwhile.
+    """
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        self.tensors = {_lying(x): x for x in parameters if isinstance(x, torch.Tensor)}
+        self.error: Exception | None = None
+
+
+class _Running(threading.local):
+    """The call of a virtual machine that runs in this thread."""
 
     def __init__(self) -> None:
-        self.tensors: Mapping[Any, torch.Tensor] = {}
+        self.caller = Caller(())
 
 
-_CALLER = _Caller()
+_RUNNING = _Running()
 
 
 @contextmanager
-def called_with(parameters: Iterable[Any]) -> Iterator[None]:
+def called_with(parameters: Iterable[Any]) -> Iterator[Caller]:
     """Inside, torch is given the tensors of a virtual machine's caller themselves."""
-    before = _CALLER.tensors
-    _CALLER.tensors = {_lying(x): x for x in parameters if isinstance(x, torch.Tensor)}
+    before, _RUNNING.caller = _RUNNING.caller, Caller(parameters)
     try:
-        yield
+        yield _RUNNING.caller
     finally:
-        _CALLER.tensors = before
+        _RUNNING.caller = before
 
 
 def packed(call: TorchCall) -> Any:
@@ -175,20 +190,25 @@ def packed(call: TorchCall) -> Any:
     function = contiguous_results(call)
 
     def run(*arguments: Any) -> Any:
+        caller = _RUNNING.caller
         given, machines = [], set()
         for x in arguments:
             if not isinstance(x, int):
                 tensor = from_dlpack(x)
-                x = _CALLER.tensors.get(_lying(tensor))
+                x = caller.tensors.get(_lying(tensor))
                 if x is None:
                     x = tensor.clone() if call.recorded else tensor
                     machines.add(_memory(x))
             given.append(x)
+        try:
+            found = function(given)
+        except Exception as error:
+            caller.error = error  # TVM tells of its text alone
+            raise
         if call.recorded:
-            *found, keeper = function(given)
-            return tvm_ffi.convert([*(x.clone() for x in found), keeper])
-        found = function(given)
-        if not call.is_new:
+            *found, keeper = found
+            found = [*(x.clone() for x in found), keeper]
+        elif not call.is_new:
             found = [x.clone() if _memory(x) in machines else x for x in found]
         return tvm_ffi.convert(found)
 
