@@ -211,8 +211,8 @@ def lower(
     """
     source = Source.of(fn)
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
-    builder = Builder(table, device, target, symbols, signature.autocast)
-    builder.records_torch = order == 0
+    # Gradients that have gradients are computed from the arguments of what torch runs.
+    builder = Builder(table, device, target, symbols, signature.autocast, records_torch=not order)
     program = Program(builder, dimensions, dict(signature.same))
     name = name_of(fn) if name_of(fn).isidentifier() else "main"
     entry = name + "_gradient" * order

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from babytriton import errors
 from babytriton.jit import JitFunction
 from babytriton.ops.generators import Generators
-from babytriton.ops.reverse.torch_steps import TorchGradient
+from babytriton.ops.torch_graphs import TorchGradient
 from babytriton.runtime.interop import has_tangent
 from babytriton.wrappers import WRAPPERS
 

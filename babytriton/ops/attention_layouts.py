@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from babytriton.ops.reverse.torch_steps import TorchGradient
 from babytriton.ops.sizes import is_empty
 from babytriton.ops.table import Callee
+from babytriton.ops.torch_graphs import TorchGradient
 from babytriton.ops.value import Value
 from babytriton.ops.views import Read
 

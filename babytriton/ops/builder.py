@@ -19,7 +19,6 @@ from tvm.script.ir_builder import IRBuilder
 from babytriton.diagnostics import Span
 from babytriton.ops import mutation, scalars
 from babytriton.ops.autocast import Autocast, State
-from babytriton.ops.by_torch import by_torch, torch_names
 from babytriton.ops.emission import OPAQUE
 from babytriton.ops.meta import ask_torch, is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import IllTyped, MixedDevices, Random, RowFailed, Unsupported
@@ -33,8 +32,8 @@ from babytriton.ops.selections import rules
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
 from babytriton.ops.storage import Memory, Part
-from babytriton.ops.table import Callee, Op, stops
-from babytriton.ops.torch_calls import TorchCalls
+from babytriton.ops.table import Callee, Op, stops, torch_names
+from babytriton.ops.torch_calls import TorchCalls, left_to_torch
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import (
     DataDependent,
@@ -45,6 +44,7 @@ from babytriton.ops.value import (
     map_values,
     values_in,
 )
+from babytriton.ops.views import Read
 from babytriton.targets import Target
 from babytriton.types import TensorType
 
@@ -60,6 +60,8 @@ class Builder(TorchCalls):
         device: the device the program is called on.
         target: what it is compiled for there.
         symbols: the sizes that are known only at the call, where there are any.
+        autocast: how casts are made that torch makes.
+        records_torch: whether torch is to record calls whose gradients it computes.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class Builder(TorchCalls):
         target: Target,
         symbols: Symbols | None = None,
         autocast: State = (),
+        records_torch: bool = True,
     ) -> None:
-        super().__init__(device, target, symbols)
+        super().__init__(device, target, symbols, records_torch)
         self.table = table
         self.autocast = Autocast(autocast)
         self.on_number: Callable[[torch.SymFloat], Scalar] = constant
@@ -104,7 +107,7 @@ class Builder(TorchCalls):
         write = mutation.find(fn, args, kwargs)
         if write is not None:
             with self.placement.within(write.device):
-                return mutation.apply(self, fn, args, kwargs, write)
+                return mutation.make(self, fn, args, kwargs, write)
         if self._depth:
             return self._call_with_numbers(fn, args, kwargs)
         place = self.placement.of_call(fn, args, kwargs, values_in((args, kwargs)))
@@ -162,6 +165,7 @@ class Builder(TorchCalls):
             return scalars.arithmetic(self, fn, args)
         if op is None or not op.scalars:
             args = scalars.as_tensors(fn, args, kwargs)
+        before = mutation.versions(values) if op is None else ()
         try:
             typed_by = op.meta if op and op.meta else fn
             result = typed(self.device, self.symbols, typed_by, args, kwargs)
@@ -171,6 +175,9 @@ class Builder(TorchCalls):
             return self._typed_by_relax(op, fn, args, kwargs, untyped)
         if self.symbols is not None:
             self.symbols.require_unrelated()
+        now = enumerate(mutation.versions(values)) if before else ()
+        if written := [n for n, version in now if version != before[n]]:
+            return mutation.make_unseen(self, fn, args, kwargs, written)
         if op is not None and op.registered:
             # ``lambda x: x`` as a type means one like x's, and not x itself.
             result = replace_tensors(result, torch.empty_like)
@@ -231,7 +238,12 @@ class Builder(TorchCalls):
             self.span = before
 
     def through_torch(
-        self, fn: Callee, args: tuple[Any, ...], metas: list[torch.Tensor], reason: str
+        self,
+        fn: Callee,
+        args: tuple[Any, ...],
+        metas: list[torch.Tensor],
+        reason: str,
+        known: Sequence[Read] = (),
     ) -> list[Value]:
         """Let torch run a callable that gives a list of tensors of known types.
 
@@ -240,11 +252,10 @@ class Builder(TorchCalls):
             args: values and Python objects, nested in tuples, lists and dicts.
             metas: its results.
             reason: why torch runs it.
+            known: what the last of the tensors are given as, where that is decided.
         """
-        values = [
-            self.value(expr, meta)
-            for expr, meta in zip(self.call_torch(fn, args, {}, metas, reason), metas)
-        ]
+        exprs, _ = self.call_torch(fn, args, {}, metas, reason, known=known)
+        values = [self.value(expr, meta) for expr, meta in zip(exprs, metas)]
         if self.tape.depends(args):
             given, named = all_still(args, {})
             self.tape.note(TorchStep(fn, given, named, tuple(values), self.span))
@@ -388,7 +399,7 @@ class Builder(TorchCalls):
                     raise
                 reason = "a symbolic size"
         random = random or (op is not None and op.is_random)
-        return by_torch(self, op, fn, args, kwargs, result, metas, reason, random)
+        return left_to_torch(self, op, fn, args, kwargs, result, metas, reason, random)
 
     def _is_derived(self, op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call is made of other rows, which give it its gradient."""

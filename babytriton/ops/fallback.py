@@ -12,8 +12,8 @@ import torch
 
 from babytriton.diagnostics import Span
 from babytriton.ops.meta import apply, tensors_of
-from babytriton.ops.reverse.torch_graphs import Graph
 from babytriton.ops.table import Callee
+from babytriton.ops.torch_graphs import Graph
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.ops.value import Scalar, Value, map_values, values_in
 from babytriton.ops.views import View
@@ -62,7 +62,7 @@ class TorchCall:
             known to lay them out: the program takes results so, without a copy; others as they are.
         keeps_format: whether its results are in channels_last where one of its operands is.
         shapes: of results that the program takes in another shape than torch gives, which one; only
-            of calls that give new tensors, which record no gradients.
+            of calls that give new tensors.
         recorded: the numbers of the tensors that gradients are asked of, if torch is to record the
             call: what keeps its graph comes behind the results.
     """
@@ -101,8 +101,8 @@ class TorchCall:
                 given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
             keepers = []
             if self.recorded:
-                graph = Graph.of(self.fn, *self._filled(given), self.recorded)
-                found, keepers = [x.detach() for x in graph.results], [graph.keeper()]
+                graph, found = Graph.of(self.fn, *self._filled(given), self.recorded)
+                keepers = [graph.keeper(found[0].device)]
             else:
                 found = self._results(given)
             if self.layout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ PRODUCTS = frozenset(
 )
 """Rows of sums of products, by name. However their operands lie, torch's library reads them as they
 are, and its results lie the same."""
+
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+"""NumPy's names of parameters, which torch takes everywhere; rows know torch's own."""
 
 
 @dataclass(frozen=True)
@@ -100,3 +103,9 @@ def index(rows: Iterable[Op]) -> dict[Callee, Op]:
                 raise ValueError(f"{call} stands in rows {found[call].name} and {row.name}")
             found[call] = row
     return found
+
+
+def torch_names(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a call as rows know them."""
+    # Where ``out`` is given at all, it is None: anything else is a mutation.
+    return {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}

@@ -14,13 +14,13 @@ from babytriton.ops import attention_layouts
 from babytriton.ops.attention_layouts import TOKENS_FIRST, Attention
 from babytriton.ops.emission import Emission
 from babytriton.ops.fallback import TORCH_CALL, Fallback, TorchCall
-from babytriton.ops.reverse.rows import UnknownStep
-from babytriton.ops.reverse.tape import Tape, still
-from babytriton.ops.reverse.torch_graphs import KEEPER
-from babytriton.ops.reverse.torch_steps import TorchGradient, draws_unseen
+from babytriton.ops.reverse.rows import RowStep, UnknownStep
+from babytriton.ops.reverse.tape import Tape, all_still, still
+from babytriton.ops.reverse.torch_steps import Record, TorchStep
 from babytriton.ops.site import relax_type
 from babytriton.ops.sizes import int64, symbolic_in
-from babytriton.ops.table import PRODUCTS, Callee, Op
+from babytriton.ops.table import PRODUCTS, Callee, Op, stops, torch_names
+from babytriton.ops.torch_graphs import KEEPER, TorchGradient, called, draws_unseen
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, Value, constant_needed, values_in
 from babytriton.ops.views import Read, View
@@ -28,6 +28,7 @@ from babytriton.targets import Target
 from babytriton.types import Dim, TensorType, size_text
 
 if TYPE_CHECKING:
+    from babytriton.ops.builder import Builder
     from babytriton.ops.symbols import Symbols
 
 
@@ -62,15 +63,15 @@ class TorchCalls(Emission):
         records_torch: whether torch is to record calls whose gradients it computes.
     """
 
-    def __init__(self, device: torch.device, target: Target, symbols: Symbols | None) -> None:
+    def __init__(
+        self, device: torch.device, target: Target, symbols: Symbols | None, records_torch: bool
+    ) -> None:
         super().__init__(device, target, symbols)
         self.table: Mapping[Callee, Op] = {}
         self.fallbacks: list[Fallback] = []
         self.tape = Tape()
         self.draws = 0
-        self.records_torch = True
-        self._recorded: dict[relax.Expr, Sequence[Read]] = {}
-        """By what keeps torch's graph of a call: what it was given."""
+        self.records_torch = records_torch
 
     def call_torch(
         self,
@@ -81,7 +82,8 @@ class TorchCalls(Emission):
         reason: str,
         random: bool = False,
         recorded: tuple[int, ...] = (),
-    ) -> list[relax.Expr]:
+        known: Sequence[Read] = (),
+    ) -> tuple[list[relax.Expr], tuple[relax.Expr, Sequence[Read]]]:
         """Let torch run a callable.
 
         Args:
@@ -92,12 +94,13 @@ class TorchCalls(Emission):
             random: whether it draws random numbers.
             recorded: the numbers of the tensors that gradients are asked of, if torch is to record
                 the call.
+            known: what the last of the tensors are given as, where that is decided.
 
         Returns:
-            Its results, and behind them what keeps torch's graph, if there is one.
+            Its results; and what keeps torch's graph, if it is recorded, with what it is given.
         """
         self.draws += int(random or draws_unseen(fn, self.table))
-        name = getattr(fn, "__name__", type(fn).__name__)
+        name = called(fn)
         values = values_in((args, kwargs))
         if any(isinstance(value, Scalar) for value in values):
             raise constant_needed(name, values)
@@ -106,7 +109,7 @@ class TorchCalls(Emission):
         elif not values:
             # A factory such as torch.rand: its tensors belong on the program's device.
             kwargs = kwargs | {"device": self.device}
-        reads = self._reads(fn, values)
+        reads = [*(self._read(fn, x) for x in values[: len(values) - len(known)]), *known]
         layout: tuple[int, ...] = ()
         if self._is_one_of(fn, {attention_layouts.NAME}):
             attention = Attention.of(fn, args, kwargs, values)
@@ -153,13 +156,12 @@ class TorchCalls(Emission):
         self.views.note_in_memory(found)
         if recorded:
             IRBuilder.name(self.unique(f"graph_of_{name}"), found[-1])
-            self._recorded[found[-1]] = reads
         order = sorted(range(len(layout)), key=layout.__getitem__)
         turned = [
             self.emit(relax.op.permute_dims(x, order)) if call.is_laid_out(meta.ndim) else x
             for x, meta in zip(found, metas)
         ]
-        return [*turned, *found[len(types) :]]
+        return turned, (found[-1], reads)
 
     def _row(self, fn: Callee) -> Op | None:
         """The row of a callable, or of that of which it is the gradient."""
@@ -196,14 +198,6 @@ class TorchCalls(Emission):
         sample = int if self.symbols is None else self.symbols.sample
         return self.views.order_in_memory(read, sample)
 
-    def _reads(self, fn: Callee, values: Sequence[Value]) -> Sequence[Read]:
-        """What a callable is given for tensors: the gradient of a call what that was given."""
-        keeper = values[-1].expr if isinstance(fn, TorchGradient) else None
-        if keeper not in self._recorded:
-            return [self._read(fn, value) for value in values]
-        known = [*self._recorded[keeper], Read.of(keeper)]
-        return [*(self._read(fn, value) for value in values[: -len(known)]), *known]
-
     def _read(self, fn: Callee, value: Value) -> Read:
         """What a callable is given for a tensor.
 
@@ -231,6 +225,50 @@ class TorchCalls(Emission):
             given, made = (tuple(map(still, values_in(x))) for x in (operands, results))
             why = "it is no row of the operator table; bt.register can give it one, with a gradient"
             self.tape.note(UnknownStep(name, why, given, made, self.span))
+
+
+def left_to_torch(
+    builder: Builder,
+    op: Op | None,
+    fn: Callee,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    metas: list[torch.Tensor],
+    reason: str,
+    random: bool,
+) -> list[relax.Expr]:
+    """Emit a call that torch runs, and note where its gradient comes from.
+
+    Args:
+        builder: emits it.
+        op: the row of the callable, if it has one.
+        fn: the callable.
+        args, kwargs: values and Python objects.
+        result: of the call, on meta tensors.
+        metas: the tensors of that.
+        reason: why torch runs it.
+        random: whether it draws random numbers.
+    """
+    rule = None if op is None else op.gradient
+    if rule is stops or not builder.tape.depends((args, kwargs)):
+        return builder.call_torch(fn, args, kwargs, metas, reason, random)[0]
+    has_rule = rule is not None and not random
+    # Gradients that have gradients themselves are computed from the arguments.
+    is_recorded = builder.records_torch and not has_rule
+    operands = enumerate(values_in((args, kwargs)))
+    wanted = tuple(i for i, x in operands if is_recorded and builder.follows(x))
+    exprs, (keeper, reads) = builder.call_torch(fn, args, kwargs, metas, reason, random, wanted)
+    values = tuple(Value(builder, expr, meta) for expr, meta in zip(exprs, metas))
+    given, named = all_still(args, torch_names(kwargs))
+    if op is not None and has_rule:
+        single = isinstance(result, torch.Tensor)
+        builder.tape.note(RowStep(op, fn, given, named, values, single, builder.span))
+        return exprs
+    kept = Value(builder, keeper, builder.meta(KEEPER))
+    record = Record(kept, reads) if wanted else None
+    builder.tape.note(TorchStep(fn, given, named, values, builder.span, random, record))
+    return exprs
 
 
 def _suits(view: View, meta: torch.Tensor, is_of_library: bool) -> bool:

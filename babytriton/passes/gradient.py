@@ -82,8 +82,8 @@ def split(
         written: the numbers of the parameters that change once the first half has run: what they
             were is saved as a copy.
         is_again: whether the first half is run again as well, for gradients of gradients.
-        recorded: the numbers of the parameters that are calls of torch which it records: what they
-            are given it keeps, so that computing it again would save nothing.
+        recorded: the numbers of the parameters that are calls of torch which it records: what these
+            are given is saved, also where it is cheap, since torch keeps it as well.
     """
     program = _Program(silenced(mod, is_again), entry, written, recorded)
     given = {program.function.params[i] for i in grads}
@@ -132,6 +132,8 @@ class _Program:
         function: the function.
         reads: of each variable that is bound, what it is computed from.
         effects: variables for what is done beside computing.
+
+    What must not be computed again, copies of parameters and what torch keeps, is in `_kept`.
     """
 
     def __init__(
