@@ -132,8 +132,6 @@ class _Program:
         function: the function.
         reads: of each variable that is bound, what it is computed from.
         effects: variables for what is done beside computing.
-
-    What must not be computed again, copies of parameters and what torch keeps, is in `_kept`.
     """
 
     def __init__(
@@ -148,6 +146,7 @@ class _Program:
         calls = {self.function.params[i] for i in recorded}
         kept = [reads for reads in self.reads.values() if any(x in calls for x in reads)]
         self._kept = {*copies, *(x for reads in kept for x in reads)}
+        """What is not computed again: copies of parameters, and what torch keeps as well."""
         acting = effective(mod)
         self.effects = [var for var, b in self._bindings.items() if acts(b.value, acting)]
 
