@@ -154,6 +154,45 @@ def test_graphs_hold_the_way_back() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def attention(x, w, p):
+    q, k, v = (x @ w).view(2, 128, 3, 4, 64).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k = q * 1.5, k.tanh()
+    found = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+    return found.transpose(1, 2).reshape(2, 128, 256)
+
+
+def for_attention(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    x, w = drawn((2, 128, 256), (256, 768))
+    return tuple(x.to(dtype).requires_grad_() for x in (x, w / 16))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_attention(dtype: torch.dtype, p: float) -> None:
+    """Runs once, and drops what torch would."""
+    args, grad = for_attention(dtype), torch.randn(2, 128, 256, device="cuda", dtype=dtype)
+    found = []
+    for fn in (bt.jit(attention), attention):
+        torch.manual_seed(0)
+        y = fn(*args, p)
+        found.append((y, *torch.autograd.grad(y, args, grad)))
+    bound = 16 * torch.finfo(dtype).eps
+    for ours, theirs in zip(*found):
+        scale = theirs.abs().max().item()
+        torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound * scale)
+
+
+def test_graphs_hold_attention() -> None:
+    args, jitted = for_attention(torch.float16), bt.jit(attention)
+    graphed = torch.cuda.make_graphed_callables(lambda x, w: jitted(x, w, 0.0), args)
+    grad = torch.randn(2, 128, 256, device="cuda", dtype=torch.float16)
+    for _ in range(2):
+        found = torch.autograd.grad(graphed(*args), args, grad)
+        expected = torch.autograd.grad(attention(*args, 0.0), args, grad)
+        for ours, theirs in zip(found, expected):
+            torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
 def test_results_are_of_torchs_memory() -> None:
     jitted, (x, b) = bt.jit("gpu")(gelu_bias), drawn((4096, 1024), (1024,))
     jitted(x, b)
