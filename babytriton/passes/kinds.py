@@ -117,8 +117,8 @@ class _Work:
         return sum(map(is_scan, blocks)) == 1 and is_on_points(as_points(blocks))
 
     def is_on_points(self, blocks: _Blocks) -> bool:
-        """Whether they store numbers at the same points, also of what they have put there."""
-        return is_on_points(blocks) or is_on_points(inlined(blocks))
+        """Whether they store numbers at the same points, also of what they put or turn there."""
+        return any(map(is_on_points, _inlinings(blocks)))
 
     def is_on_columns(self, blocks: _Blocks) -> bool:
         """Whether they reduce the same columns, also of what they read turned."""
@@ -128,6 +128,14 @@ class _Work:
         """Whether they go along rows and reduce the columns of these."""
         found = self._shaped(blocks)
         return rows_and_columns(found) is not None and not any(map(is_product, found))
+
+
+def _inlinings(blocks: _Blocks) -> Iterator[Sequence[s_tir.SBlock]]:
+    """The blocks as they are; and without what is put into the place of what reads it."""
+    yield blocks
+    yield inlined(blocks)
+    if any(map(turns, blocks)):
+        yield inlined_for(blocks, repeat_calls=False)
 
 
 def _share_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
