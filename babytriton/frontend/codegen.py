@@ -22,6 +22,7 @@ from babytriton.frontend.loops import Loops
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.program import describe
 from babytriton.frontend.texts import Texts
+from babytriton.ops.table import called
 from babytriton.ops.value import NeedsConstant, Text, Value, values_in
 
 
@@ -211,7 +212,7 @@ class CodeGenerator(Loops, Contexts, Texts):
             twice = next((name for name in given if name in kwargs), None)
             if twice is not None:
                 why = f"got multiple values for keyword argument '{twice}'"
-                self.fail(errors.WrongArguments(self.span(node), _called(fn), why))
+                self.fail(errors.WrongArguments(self.span(node), called(fn), why))
             kwargs.update(given)
         return calls.call(self, node, fn, args, kwargs)
 
@@ -231,10 +232,6 @@ def _keywords(mapping: Any) -> dict[str, Any]:
     if not hasattr(mapping, "keys"):
         raise TypeError(f"argument after ** must be a mapping, not {type(mapping).__name__}")
     return dict(**mapping)
-
-
-def _called(fn: Any) -> str:
-    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _named(owner: Any) -> str:

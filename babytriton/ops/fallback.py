@@ -99,10 +99,9 @@ class TorchCall:
             for n, view, is_told in self._viewed:
                 view = view.with_sizes(Dim, partial(self._size, given)) if is_told else view
                 given = [*given[:n], view.of(given[n]), *given[n + 1 :]]
-            keepers = []
+            graph = None
             if self.recorded:
                 graph, found = Graph.of(self.fn, *self._filled(given), self.recorded)
-                keepers = [graph.keeper(found[0].device)]
             else:
                 found = self._results(given)
             if self.layout:
@@ -115,7 +114,7 @@ class TorchCall:
             for n, sizes in self._reshaped:
                 shape = tuple([given[n] if is_told else n for n, is_told in sizes])
                 found[n] = found[n].reshape(shape).detach()  # no view to autograd
-            return [*found, *keepers]
+            return found if graph is None else [*found, graph.keeper(found[0].device)]
         except Exception as error:
             self._say_where(error)
             raise

@@ -19,8 +19,7 @@ from babytriton.ops.selections import items, places
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.sizes import is_known
 from babytriton.ops.subscript import expanded, require_one_dtype, require_within
-from babytriton.ops.table import Callee
-from babytriton.ops.torch_graphs import called
+from babytriton.ops.table import Callee, called
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, Value, map_values, values_in
 

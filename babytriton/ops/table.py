@@ -109,3 +109,9 @@ def torch_names(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a call as rows know them."""
     # Where ``out`` is given at all, it is None: anything else is a mutation.
     return {_NUMPY_NAMES.get(k, k): value for k, value in kwargs.items() if k != "out"}
+
+
+def called(fn: Callee) -> str:
+    """What a callable that torch runs is called."""
+    # What user code defines by torch.library.custom_op has its name in an attribute of its own.
+    return str(getattr(fn, "__name__", None) or getattr(fn, "_name", None) or type(fn).__name__)

@@ -19,8 +19,8 @@ from babytriton.ops.reverse.tape import Tape, all_still, still
 from babytriton.ops.reverse.torch_steps import Record, TorchStep
 from babytriton.ops.site import relax_type
 from babytriton.ops.sizes import int64, symbolic_in
-from babytriton.ops.table import PRODUCTS, Callee, Op, stops, torch_names
-from babytriton.ops.torch_graphs import KEEPER, TorchGradient, called, draws_unseen
+from babytriton.ops.table import PRODUCTS, Callee, Op, called, stops, torch_names
+from babytriton.ops.torch_graphs import KEEPER, TorchGradient, draws_unseen
 from babytriton.ops.trees import map_leaves
 from babytriton.ops.value import Scalar, Value, constant_needed, values_in
 from babytriton.ops.views import Read, View
@@ -83,7 +83,7 @@ class TorchCalls(Emission):
         random: bool = False,
         recorded: tuple[int, ...] = (),
         known: Sequence[Read] = (),
-    ) -> tuple[list[relax.Expr], tuple[relax.Expr, Sequence[Read]]]:
+    ) -> tuple[list[relax.Expr], Record | None]:
         """Let torch run a callable.
 
         Args:
@@ -97,7 +97,7 @@ class TorchCalls(Emission):
             known: what the last of the tensors are given as, where that is decided.
 
         Returns:
-            Its results; and what keeps torch's graph, if it is recorded, with what it is given.
+            Its results, and the record if there is one.
         """
         self.draws += int(random or draws_unseen(fn, self.table))
         name = called(fn)
@@ -161,7 +161,7 @@ class TorchCalls(Emission):
             self.emit(relax.op.permute_dims(x, order)) if call.is_laid_out(meta.ndim) else x
             for x, meta in zip(found, metas)
         ]
-        return turned, (found[-1], reads)
+        return turned, Record(found[-1], reads) if recorded else None
 
     def _row(self, fn: Callee) -> Op | None:
         """The row of a callable, or of that of which it is the gradient."""
@@ -258,15 +258,13 @@ def left_to_torch(
     is_recorded = builder.records_torch and not has_rule
     operands = enumerate(values_in((args, kwargs)))
     wanted = tuple(i for i, x in operands if is_recorded and builder.follows(x))
-    exprs, (keeper, reads) = builder.call_torch(fn, args, kwargs, metas, reason, random, wanted)
+    exprs, record = builder.call_torch(fn, args, kwargs, metas, reason, random, wanted)
     values = tuple(Value(builder, expr, meta) for expr, meta in zip(exprs, metas))
     given, named = all_still(args, torch_names(kwargs))
     if op is not None and has_rule:
         single = isinstance(result, torch.Tensor)
         builder.tape.note(RowStep(op, fn, given, named, values, single, builder.span))
         return exprs
-    kept = Value(builder, keeper, builder.meta(KEEPER))
-    record = Record(kept, reads) if wanted else None
     builder.tape.note(TorchStep(fn, given, named, values, builder.span, random, record))
     return exprs
 

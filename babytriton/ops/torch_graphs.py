@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from babytriton.ops.generators import Generators, may_draw
 from babytriton.ops.meta import apply, tensors_of
-from babytriton.ops.table import Callee, Op
+from babytriton.ops.table import Callee, Op, called
 from babytriton.ops.trees import leaves_in, map_leaves
 from babytriton.types import TensorType
 
@@ -63,8 +63,7 @@ class Graph:
             args, kwargs = map_leaves((args, dict(kwargs)), torch.Tensor, own)
             results = tensors_of(apply(fn, args, dict(kwargs)))
         edges = [get_gradient_edge(x) if x.requires_grad else None for x in results]
-        memory = {_memory(x) for x in inputs}
-        return cls(inputs, edges), [_plain(x, is_view=_memory(x) in memory) for x in results]
+        return cls(inputs, edges), [_plain(x, inputs) for x in results]
 
     @classmethod
     def kept_by(cls, keeper: torch.Tensor) -> Graph | None:
@@ -116,14 +115,18 @@ _GRAPHS: weakref.WeakValueDictionary[int, Graph] = weakref.WeakValueDictionary()
 """By the addresses of the tensors that keep them."""
 
 
-def _plain(tensor: torch.Tensor, *, is_view: bool) -> torch.Tensor:
-    """A tensor without its history; whoever writes to a view is told so by torch."""
+def _plain(tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A tensor without its history; whoever writes to a view of an input is told so by torch."""
     found = tensor.detach()
-    return found.view_as(found) if is_view else found
+    if any(tensor is x for x in inputs) or (tensor._is_view() and _shares(tensor, inputs)):
+        return found.view_as(found)
+    return found
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _shares(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor lies in the memory of another one."""
+    memory = tensor.untyped_storage().data_ptr()
+    return any(x.untyped_storage().data_ptr() == memory for x in others)
 
 
 @dataclass(frozen=True)
@@ -192,9 +195,3 @@ def draws_unseen(fn: Callee, table: Mapping[Callee, Op]) -> bool:
     if isinstance(fn, TorchGradient):
         return fn.may_draw
     return fn not in table and may_draw(fn)
-
-
-def called(fn: Callee) -> str:
-    """What a callable that torch runs is called."""
-    # What user code defines by torch.library.custom_op has its name in an attribute of its own.
-    return str(getattr(fn, "__name__", None) or getattr(fn, "_name", None) or type(fn).__name__)

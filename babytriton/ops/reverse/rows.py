@@ -1,4 +1,4 @@
-"""Steps that are calls of rows with gradients, and what else is of one tensor each."""
+"""Steps that are calls of rows, copies to other devices, and what has no gradient."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tvm import relax
 
 from babytriton.diagnostics import Span
 from babytriton.ops.refusals import RANDOM, NoGradient
-from babytriton.ops.table import Callee
-from babytriton.ops.torch_graphs import TorchGradient, called, draws_unseen
+from babytriton.ops.table import Callee, called
+from babytriton.ops.torch_graphs import KEEPER, TorchGradient, draws_unseen
 from babytriton.ops.value import Value, values_in
 from babytriton.ops.views import Read
 
@@ -30,7 +31,7 @@ class Record:
         reads: what it is given for its tensors, and so what is saved of it.
     """
 
-    keeper: Value
+    keeper: relax.Expr
     reads: Sequence[Read]
 
 
@@ -69,7 +70,8 @@ class TorchStep:
         args: tuple[Any, ...] = (given, self.args, dict(self.kwargs))
         reads: Sequence[Read] = ()
         if self.record is not None:
-            args = (*args, self.record.keeper)
-            reads = (*self.record.reads, Read.of(self.record.keeper.expr))
+            keeper = self.record.keeper
+            args = (*args, Value(builder, keeper, builder.meta(KEEPER)))
+            reads = (*self.record.reads, Read.of(keeper))
         found = builder.through_torch(fn, args, metas, "the gradient of what torch runs", reads)
         return [(operands[i], grad) for i, grad in zip(wanted, found)]
