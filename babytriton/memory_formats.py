@@ -12,6 +12,7 @@ from babytriton.frontend.program import Hidden, Input
 from babytriton.frontend.signature import Signature, TensorSpec
 from babytriton.ops.fallback import TorchCall
 from babytriton.ops.trees import leaves_in
+from babytriton.ops.unseen_writes import Writer
 from babytriton.passes import memory_formats
 from babytriton.passes.needless_copies import shapes_of_results
 from babytriton.passes.orders import (
@@ -20,6 +21,7 @@ from babytriton.passes.orders import (
     turned_operands,
     turned_results,
 )
+from babytriton.passes.updates import written_by_torch
 from babytriton.types import Dim, MemoryFormat, Size
 
 
@@ -83,11 +85,14 @@ def as_scheduled(program: Lowering, mod: IRModule) -> Lowering:
     """
     operands, layouts = turned_operands(mod, program.entry), turned_results(mod, program.entry)
     shapes = shapes_of_results(mod, program.entry)
+    written = written_by_torch(mod, program.entry)
 
     def given(input: Input, i: int) -> Input:
         if not isinstance(input, TorchCall):
             return input
         found = input.turning(operands[i]) if i in operands else input
+        if i in written and isinstance(input.fn, Writer):
+            found = replace(found, fn=input.fn.where_they_lie(written[i]))
         found = found.laying_out(layouts[i]) if i in layouts else found
         sizes = {n: tuple(map(_size, shape)) for n, shape in shapes.get(i, {}).items()}
         return found.in_shapes(sizes) if sizes else found

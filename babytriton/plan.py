@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -59,12 +59,16 @@ class Updates:
         entry: the program's function.
         pairs: the number of a parameter, and that of the output that it is to hold.
         fresh: the numbers of the parameters that are calls of torch which give new tensors.
+        writers: how many of the tensors that they are given other calls of torch write to, the
+            first ones, by the numbers of these parameters. What is left there comes first in what
+            they give.
         own: whether nothing else sees what is written, also where the program fails.
     """
 
     entry: str = ""
     pairs: tuple[tuple[int, int], ...] = ()
     fresh: tuple[int, ...] = ()
+    writers: Mapping[int, int] = field(default_factory=dict)
     own: bool = False
 
 
@@ -140,11 +144,13 @@ class OutsideCall:
         function: the parameter that runs it.
         arguments: the variables that it takes.
         written: the variables for the tensors that it gives.
+        updated: those of the arguments that it writes to.
     """
 
     function: str
     arguments: tuple[str, ...]
     written: tuple[str, ...]
+    updated: tuple[str, ...] = ()
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -326,8 +332,9 @@ class Plan:
 
     @property
     def updated(self) -> list[str]:
-        """The parameters that its kernels write to by these names; loops have their own."""
-        changed = {name for step in self.launches for name in step.updated}
+        """The parameters that its steps write to by these names; loops have their own."""
+        steps = [step for step in self.all_steps if isinstance(step, (Launch, OutsideCall))]
+        changed = {name for step in steps for name in step.updated}
         return [name for name in self.parameters if name in changed]
 
     @property

@@ -10,7 +10,8 @@ from typing import Any
 from babytriton import errors
 from babytriton.frontend.operators import OPERATORS
 from babytriton.frontend.visitor import Visitor
-from babytriton.ops.mutation import is_view, set_items
+from babytriton.ops.mutation import set_items
+from babytriton.ops.storage import is_view
 from babytriton.ops.value import Scalar, Value
 
 IN_PLACE: dict[type[ast.AST], Callable[..., Any]] = {

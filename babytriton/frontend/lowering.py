@@ -38,6 +38,7 @@ from babytriton.ops.reverse.sweep import sweep
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.sizes import SYMBOLIC, is_symbolic, symbolic_in
 from babytriton.ops.table import Callee, Op
+from babytriton.ops.unseen_writes import Writer
 from babytriton.ops.value import NeedsConstant, Scalar, Text, Value
 from babytriton.plan import Updates
 from babytriton.targets import Target
@@ -176,7 +177,8 @@ class Lowering:
             return Updates(self.entry)
         calls = [(i, x) for i, x in enumerate(self.inputs) if isinstance(x, TorchCall)]
         fresh = tuple(i for i, call in calls if call.is_new)
-        return Updates(self.entry, tuple((x.input, x.index) for x in self.writes), fresh)
+        writers = {i: call.fn.count for i, call in calls if isinstance(call.fn, Writer)}
+        return Updates(self.entry, tuple((x.input, x.index) for x in self.writes), fresh, writers)
 
 
 def lower(

@@ -17,9 +17,10 @@ from tvm.relax.script import builder as R
 from tvm.script.ir_builder import IRBuilder
 
 from babytriton.diagnostics import Span
-from babytriton.ops import mutation, scalars
+from babytriton.ops import mutation, scalars, unseen_writes
 from babytriton.ops.autocast import Autocast, State
 from babytriton.ops.emission import OPAQUE
+from babytriton.ops.memory import Memory
 from babytriton.ops.meta import ask_torch, is_at_unknown_place, replace_tensors, tensors_of, typed
 from babytriton.ops.refusals import IllTyped, MixedDevices, Random, RowFailed, Unsupported
 from babytriton.ops.regions import Regions
@@ -31,7 +32,7 @@ from babytriton.ops.reverse.torch_steps import TorchStep
 from babytriton.ops.selections import rules
 from babytriton.ops.site import Site, relax_type, type_of
 from babytriton.ops.sizes import constant, is_symbolic, symbolic_in
-from babytriton.ops.storage import Memory, Part
+from babytriton.ops.storage import Part
 from babytriton.ops.table import Callee, Op, stops, torch_names
 from babytriton.ops.torch_calls import TorchCalls, left_to_torch
 from babytriton.ops.trees import map_leaves
@@ -165,7 +166,7 @@ class Builder(TorchCalls):
             return scalars.arithmetic(self, fn, args)
         if op is None or not op.scalars:
             args = scalars.as_tensors(fn, args, kwargs)
-        before = mutation.versions(values) if op is None else ()
+        before = unseen_writes.versions(values) if op is None else ()
         try:
             typed_by = op.meta if op and op.meta else fn
             result = typed(self.device, self.symbols, typed_by, args, kwargs)
@@ -175,9 +176,9 @@ class Builder(TorchCalls):
             return self._typed_by_relax(op, fn, args, kwargs, untyped)
         if self.symbols is not None:
             self.symbols.require_unrelated()
-        now = enumerate(mutation.versions(values)) if before else ()
+        now = enumerate(unseen_writes.versions(values)) if before else ()
         if written := [n for n, version in now if version != before[n]]:
-            return mutation.make_unseen(self, fn, args, kwargs, written)
+            return unseen_writes.make(self, fn, args, kwargs, written)
         if op is not None and op.registered:
             # ``lambda x: x`` as a type means one like x's, and not x itself.
             result = replace_tensors(result, torch.empty_like)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from babytriton.ops.assignments import put_at
-from babytriton.ops.meta import apply, replace_tensors, typed
+from babytriton.ops.meta import replace_tensors, typed
 from babytriton.ops.refusals import IllTyped, Mutation
 from babytriton.ops.selections import items, places
 from babytriton.ops.selections.selection import Selection
 from babytriton.ops.sizes import is_known
 from babytriton.ops.subscript import expanded, require_one_dtype, require_within
-from babytriton.ops.table import Callee, called
-from babytriton.ops.trees import map_leaves
-from babytriton.ops.value import Scalar, Value, map_values, values_in
+from babytriton.ops.table import Callee
+from babytriton.ops.unseen_writes import Writer
+from babytriton.ops.value import Scalar, Value
 
 if TYPE_CHECKING:
     from babytriton.ops.builder import Builder
@@ -92,37 +91,6 @@ class Cloned:
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A callable that writes to some of its arguments, applied to copies of these.
-
-    It gives its result, and the copies.
-
-    Attributes:
-        fn: the callable, which only torch itself can run.
-        written: the numbers of the tensors among its arguments that it writes to.
-    """
-
-    fn: Callee
-    written: tuple[int, ...]
-
-    @property
-    def __name__(self) -> str:
-        return called(self.fn)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
-        numbers, copies = itertools.count(), []
-
-        def own(tensor: torch.Tensor) -> torch.Tensor:
-            if next(numbers) not in self.written:
-                return tensor
-            copies.append(tensor.clone())
-            return copies[-1]
-
-        args, kwargs = map_leaves((args, kwargs), torch.Tensor, own)
-        return apply(self.fn, args, kwargs), copies
-
-
-@dataclass(frozen=True)
 class Write:
     """A call that writes to an argument.
 
@@ -149,7 +117,7 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
     Raises:
         Mutation: it changes a tensor in a way that the language has not.
     """
-    if isinstance(fn, (Cloned, Apart)):
+    if isinstance(fn, (Cloned, Writer)):
         return None
     # An overload's name is followed by its own: "add_.Tensor".
     name = str(getattr(fn, "__name__", "")).partition(".")[0]
@@ -230,46 +198,6 @@ def make(
     return tuple(write.targets) if type(found) is tuple else type(found)(write.targets)
 
 
-def versions(values: Sequence[Value]) -> list[int | None]:
-    """How often each tensor was written to, which torch counts where it is typed."""
-    return [None if x.meta.is_inference() else x.meta._version for x in values]
-
-
-def make_unseen(
-    builder: Builder,
-    fn: Callee,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    written: Sequence[int],
-) -> Any:
-    """Make the writes of a callable that has no row, and return what the call returns.
-
-    Args:
-        builder: emits them.
-        fn: the callable.
-        args, kwargs: of the call.
-        written: the numbers of the tensors among these that it writes to.
-
-    Raises:
-        Mutation: two of its arguments share a memory that it writes to.
-    """
-    values = values_in((args, kwargs))
-    targets = [values[n] for n in written]
-    for target in targets:
-        if sum(value is target or is_view(value, target) for value in values) > 1:
-            why = f"`{called(fn)}` writes to the memory of two of its arguments"
-            raise Mutation(why, "give it a clone() as one of the two")
-    found, copies = builder.call(Apart(fn, tuple(written)), args, kwargs)
-    for target, copy in zip(targets, copies):
-        builder.memory.write(target, copy.expr)
-
-    def itself(value: Value) -> Value:
-        same = [x for x, copy in zip(targets, copies) if copy.meta is value.meta]
-        return same[0] if same else value
-
-    return map_values(found, itself)
-
-
 def _called(builder: Builder, fn: Callee, *args: Any, **kwargs: Any) -> Any:
     return builder.call(fn, args, kwargs)
 
@@ -302,14 +230,6 @@ def _set_items(builder: Builder, owner: Value, item: Any, new: Any) -> None:
         if places.has_places(item):
             item, new = places.outside(builder, owner, item, new)
         _write_places(builder, owner, expanded(item, owner.meta.ndim), new)
-
-
-def is_view(value: Value, owner: Value) -> bool:
-    """Whether what is written to one tensor is written to another as well."""
-    if value.storage is None or owner.storage is None:
-        return False
-    part = value.storage.part
-    return value.storage is owner.storage or (part is not None and part.whole is owner.storage)
 
 
 def _write_places(builder: Builder, owner: Value, parts: list[Any], new: Any) -> None:

@@ -210,6 +210,7 @@ def schedule_kernels(mod: IRModule, target: Target, written: Updates = NO_UPDATE
         )
 
     mod = updates.in_place(_of_each_target(mod, home, with_loops), written)
+    mod = updates.in_place_by_torch(mod, written)
     return _of_each_target(mod, home, lambda x, own: finish(x, devices.KINDS[own.kind.name]))
 
 

@@ -14,6 +14,7 @@ from babytriton.ops.fallback import TORCH_CALL
 from babytriton.passes.bindings import CALL_IN_PLACE, CALL_PACKED, CALL_TIR, is_tensor
 from babytriton.passes.drivers import Counted, Repeated, calls_itself, driver_of
 from babytriton.passes.numbers import as_python
+from babytriton.passes.updates import written_by_torch
 from babytriton.passes.whole_rows import ROW, STORED
 from babytriton.plan import (
     Allocation,
@@ -47,7 +48,7 @@ def steps_of(mod: IRModule, entry: str) -> Plan | None:
         entry: the program's function.
     """
     try:
-        return _Reader(mod).program(mod[entry])
+        return _Reader(mod, entry).program(mod[entry])
     except NoSteps:
         return None
 
@@ -72,8 +73,11 @@ class _Scope:
 class _Reader:
     """Reads a program; numbers its variables as it comes to them."""
 
-    def __init__(self, mod: IRModule) -> None:
+    def __init__(self, mod: IRModule, entry: str) -> None:
         self._mod = mod
+        self._written = written_by_torch(mod, entry)
+        self._writers: dict[str, frozenset[int]] = {}
+        """What calls of torch write to where it lies, by the variables of the calls."""
         self._numbers = count()
         self._constants: dict[Any, tuple[str, Any]] = {}
         self._functions: dict[str, Function | None] = {}
@@ -85,6 +89,7 @@ class _Reader:
     def program(self, function: relax.Function) -> Plan:
         scope = _Scope()
         parameters = tuple(self._new(scope, parameter) for parameter in function.params)
+        self._writers = {parameters[n]: found for n, found in self._written.items()}
         sizes = self._sizes(scope, function.params, parameters)
         body = self._block(function.body, scope)
         constants = tuple(self._constants.values())
@@ -184,8 +189,11 @@ class _Reader:
         if not isinstance(type, ir.TupleType):
             raise NoSteps
         function, *arguments = self._all(packed[1:], scope)
-        scope.tuples[variable] = results = tuple(self._new(scope) for _ in type.fields)
-        return OutsideCall(function, tuple(arguments), results)
+        results = tuple(self._new(scope) for _ in type.fields)
+        tensors = [name for name, x in zip(arguments, packed[2:]) if is_tensor(x)]
+        in_place = {n: tensors[n] for n in sorted(self._writers.get(function, ()))}
+        scope.tuples[variable] = tuple(in_place.get(n, name) for n, name in enumerate(results))
+        return OutsideCall(function, tuple(arguments), results, tuple(in_place.values()))
 
     def _launch(
         self, variable: relax.Var, call: ir.Call, scope: _Scope, places: Sequence[int] = ()
