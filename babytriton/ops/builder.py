@@ -166,7 +166,7 @@ class Builder(TorchCalls):
             return scalars.arithmetic(self, fn, args)
         if op is None or not op.scalars:
             args = scalars.as_tensors(fn, args, kwargs)
-        before = unseen_writes.versions(values) if op is None else ()
+        before = unseen_writes.versions(values)
         try:
             typed_by = op.meta if op and op.meta else fn
             result = typed(self.device, self.symbols, typed_by, args, kwargs)
@@ -176,9 +176,10 @@ class Builder(TorchCalls):
             return self._typed_by_relax(op, fn, args, kwargs, untyped)
         if self.symbols is not None:
             self.symbols.require_unrelated()
-        now = enumerate(unseen_writes.versions(values)) if before else ()
-        if written := [n for n, version in now if version != before[n]]:
-            return unseen_writes.make(self, fn, args, kwargs, written)
+        if op is None or any(result is value.meta for value in values):
+            now = enumerate(unseen_writes.versions(values))
+            if written := [n for n, version in now if version != before[n]]:
+                return unseen_writes.make(self, fn, args, kwargs, written)
         if op is not None and op.registered:
             # ``lambda x: x`` as a type means one like x's, and not x itself.
             result = replace_tensors(result, torch.empty_like)

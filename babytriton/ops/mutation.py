@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,9 +127,11 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
         rest = {key: value for key, value in kwargs.items() if key != "out"}
         targets = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         return Write(fn, args, rest, targets)
-    if kwargs.get("inplace") is True:
-        rest = {**kwargs, "inplace": False}
-        return Write(fn, args, rest, args[:1])
+    if _is_true(kwargs.get("inplace")):
+        return Write(fn, args, {**kwargs, "inplace": False}, args[:1])
+    place = _place_of_inplace(fn)
+    if place is not None and place < len(args) and _is_true(args[place]):
+        return Write(fn, (*args[:place], False, *args[place + 1 :]), dict(kwargs), args[:1])
     if fn in _OPERATORS:
         return Write(_OPERATORS[fn], args, dict(kwargs), args[:1])
     if not name.endswith("_") or name.endswith("__") or name in ("and_", "or_"):
@@ -144,6 +147,22 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
     return Write(_without_write(fn, name), args, dict(kwargs), args[:1])
 
 
+def _is_true(argument: Any) -> bool:
+    return isinstance(argument, int) and bool(argument)
+
+
+@cache
+def _place_of_inplace(fn: Callee) -> int | None:
+    """The number of the argument of torch's functions that says whether they write to the first."""
+    if getattr(fn, "__module__", None) != torch.nn.functional.__name__:
+        return None
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names.index("inplace") if "inplace" in names else None
+
+
 def is_assignment(fn: Callee) -> bool:
     """Whether a call without its write is that of a method which has no other spelling."""
     return fn in _BY_NAME.values()
@@ -152,9 +171,10 @@ def is_assignment(fn: Callee) -> bool:
 def _without_write(fn: Callee, name: str) -> Callee:
     if name in _BY_NAME:
         return _BY_NAME[name]
-    if name in _ALIKE_IN_NAME:
-        return Cloned(fn)
-    home: Any = T if getattr(T, name, None) is fn else sys.modules.get(fn.__module__ or "torch")
+    module = getattr(fn, "__module__", None) or torch.__name__
+    if name in _ALIKE_IN_NAME or module == torch.nn.init.__name__:
+        return Cloned(fn)  # those of `init` without the ending write as well
+    home: Any = T if getattr(T, name, None) is fn else sys.modules.get(module)
     for owner in (home, torch, torch.nn.functional):
         found: Callee | None = getattr(owner, name.removesuffix("_"), None)
         if callable(found):

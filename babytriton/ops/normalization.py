@@ -158,6 +158,21 @@ def _batch_norm(
     return _by_channel(input.to(wide), scale, shift, wide).to(input.dtype)
 
 
+def _batch_norm_of_torch(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
+) -> Any:
+    """``torch.batch_norm``, whose arguments have another order."""
+    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
 def _instance_norm(
     input: Any,
     running_mean: Any = None,
@@ -227,6 +242,23 @@ def _pairwise_distance(
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
+def _instance_norm_of_torch(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
+) -> Any:
+    """``torch.instance_norm``, whose arguments have another order."""
+    return F.instance_norm(
+        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
+
+
 ROWS: tuple[Op, ...] = (
     Op(
         "layer_norm", (F.layer_norm, torch.layer_norm), _layer_norm, derive=standardizing.layer_norm
@@ -240,12 +272,14 @@ ROWS: tuple[Op, ...] = (
     ),
     Op(
         "batch_norm",
-        (F.batch_norm, torch.batch_norm),
+        (F.batch_norm,),
         decompose=_batch_norm,
         scalars=True,
         derive=standardizing.batch_norm,
     ),
-    Op("instance_norm", (F.instance_norm, torch.instance_norm), decompose=_instance_norm),
+    Op("torch.batch_norm", (torch.batch_norm,), decompose=_batch_norm_of_torch, scalars=True),
+    Op("instance_norm", (F.instance_norm,), decompose=_instance_norm),
+    Op("torch.instance_norm", (torch.instance_norm,), decompose=_instance_norm_of_torch),
     Op(
         "local_response_norm",
         (F.local_response_norm,),

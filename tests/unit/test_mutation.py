@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -157,6 +159,86 @@ def test_methods_in_place() -> None:
         return y, z is y
 
     check(f, (X,))
+
+
+IN_PLACE: dict[str, tuple[Any, ...]] = {
+    "celu": (1.5,),
+    "dropout": (0.0, True),
+    "elu": (0.5,),
+    "hardsigmoid": (),
+    "hardswish": (),
+    "hardtanh": (-0.5, 0.5),
+    "leaky_relu": (0.2,),
+    "mish": (),
+    "relu": (),
+    "relu6": (),
+    "rrelu": (0.1, 0.1, False),
+    "selu": (),
+    "silu": (),
+    "threshold": (0.3, 5.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_by_position(name: str) -> None:
+    """As modules of torch pass it on."""
+    fn, rest = getattr(F, name), IN_PLACE[name]
+
+    def f(x, y):
+        z = y * 2
+        fn(z, *rest, True)
+        w = y * 3
+        return fn(x, *rest, True), z, fn(w, *rest, False), w
+
+    check(f, (X, X + 1))
+
+
+def test_all_that_write_by_position() -> None:
+    """Which of torch's functions that are there."""
+    functions = {name: getattr(F, name) for name in dir(F) if not name.startswith("_")}
+    found = {
+        name
+        for name, fn in functions.items()
+        if inspect.isfunction(fn) and "inplace" in inspect.signature(fn).parameters
+    }
+    random = {"alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"}
+    assert found - random == IN_PLACE.keys()
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_modules_in_place(train: bool) -> None:
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(6, 6),
+        torch.nn.LeakyReLU(0.2, inplace=True),
+        torch.nn.Linear(6, 6),
+        torch.nn.Hardswish(inplace=True),
+        torch.nn.Linear(6, 6),
+        torch.nn.Dropout(0.0, inplace=True),
+    ).train(train)
+    found = torch.autograd.grad(bt.jit("cpu")(layers)(X).sum(), list(layers.parameters()))
+    expected = torch.autograd.grad(layers(X).sum(), list(layers.parameters()))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.nn.init.orthogonal_(x[0]),
+        lambda x: torch.nn.init.orthogonal_(torch.empty(4, 4)) + x[0, 0],
+        lambda x: torch.nn.init.sparse_(x, 0.5),
+        lambda x: torch.nn.init.zeros_(x),
+        lambda x: torch.nn.init.ones_(x[0]),
+        lambda x: torch.nn.init.eye_(x[1]),
+        lambda x: torch.nn.init.xavier_uniform_(x[:, 0]),
+    ],
+)
+def test_initializers(fn: Callable) -> None:
+    shape = (4, 4) if "sparse" in fn.__code__.co_names[-1] else (2, 4, 4)
+    ours, theirs = torch.ones(shape), torch.ones(shape)
+    torch.manual_seed(3)
+    expected = fn(theirs)
+    torch.manual_seed(3)
+    torch.testing.assert_close((bt.jit("cpu")(fn)(ours), ours), (expected, theirs))
 
 
 def test_out() -> None:

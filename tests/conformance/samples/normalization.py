@@ -57,6 +57,27 @@ SAMPLES = (
         lambda x, m, v: F.instance_norm(x, m, v, use_input_stats=False),
         (t(2, 8, 4, 5), H, W),
     ),
+    # torch's own have their arguments in another order.
+    Sample(
+        "torch.batch_norm",
+        lambda x, w, b, m, v: torch.batch_norm(x, w, b, m, v, False, 0.1, 1e-5, False),
+        (t(2, 8, 3, 5), W, H, H, W),
+    ),
+    Sample(
+        "torch.batch_norm",
+        lambda x, m, v: torch.batch_norm(x, None, None, m, v, False, 0.1, 0.1, False),
+        (t(7, 8), H, W),
+    ),
+    Sample(
+        "torch.instance_norm",
+        lambda x, w, b: torch.instance_norm(x, w, b, None, None, True, 0.1, 1e-5, False),
+        (t(2, 8, 4, 5), W, H),
+    ),
+    Sample(
+        "torch.instance_norm",
+        lambda x, m, v: torch.instance_norm(x, None, None, m, v, False, 0.1, 1e-5, False),
+        (t(2, 8, 4, 5), H, W),
+    ),
     Sample("local_response_norm", lambda x: F.local_response_norm(x, 3), (t(2, 7, 5),)),
     Sample(
         "local_response_norm",
