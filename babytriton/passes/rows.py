@@ -415,19 +415,21 @@ def _extent(axis: tirx.IterVar) -> int | tirx.Expr:
 def reduces_last_axes(block: s_tir.SBlock) -> bool:
     """Whether the block reduces its trailing axes, and they are the last of what it reads.
 
-    Also where others go along with the last one, as on a diagonal: no axis has what lies together.
+    Also where others go along with the last one, as on a diagonal, and of one column of several: no
+    axis has what lies together.
     """
     if not reduces_trailing_axes(block):
         return False
-    inner = next((it.var for it in reversed(block.iter_vars) if not is_one(_extent(it))), None)
-    if inner is None:
+    axes = [it.var for it in block.iter_vars if not is_one(_extent(it))]
+    if not axes:
         return True
+    inner = axes[-1]
     loads = nodes(block.body, ir.TensorLoad)
     places = [without_unit_axes(load.source, load.indices) for load in loads]
     return not any(
         uses(index, inner)
         for place in places
-        if place and not uses(place[-1], inner)
+        if place and not uses(place[-1], inner) and any(uses(place[-1], var) for var in axes)
         for index in place[:-1]
     )
 
