@@ -144,6 +144,9 @@ class Writes:
         kinds = [(shape, name), *((x.meta.shape, name) for x in sources)]
         kinds += [(x.meta.shape, dtype_of(x.meta.dtype).name) for x in self.indices]
         on_cpu = site.builder.device.type == "cpu"
+        # A size that calls compute is a parameter of the program, and is told before the kernel.
+        for size in (*self.slices, self.count, *(n for sizes, _ in kinds for n in sizes)):
+            int64(size)
         with IRBuilder() as builder:
             with S.prim_func(s_tir=True):
                 S.func_name("scatter")

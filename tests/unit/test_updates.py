@@ -554,6 +554,22 @@ def test_places_from_tensors_on_a_gpu(fn: Any, args: tuple[torch.Tensor, ...]) -
     same(lambda *args: gpu.call(compiled, args), fn, args)
 
 
+def at_places_that_broadcast(cache, k, i, j):
+    cache[i, j] = k
+
+
+def test_places_that_broadcast_in_symbolic_sizes() -> None:
+    """How many writes these are is a product of sizes, that each call is to tell."""
+    jitted = bt.jit("cpu", dynamic=True)(at_places_that_broadcast)
+    lowered = []
+    for count in (6, 9):
+        args = torch.randn(3, 64, 8), torch.randn(3, count, 8)
+        places = torch.arange(3)[:, None], torch.randperm(64)[:count].repeat(3, 1)
+        same(jitted, at_places_that_broadcast, (*args, *places))
+        lowered.append(jitted.lower(*args, *places).as_text())
+    assert lowered[0] == lowered[1]
+
+
 @pytest.mark.parametrize(("fn", "args"), [x for x in PLACES if x[0] not in NOT_ONE])
 def test_writes_at_places_are_one_kernel(fn: Any, args: tuple[torch.Tensor, ...]) -> None:
     compiled = bt.jit("cpu")(fn).lower(*args).compile()
