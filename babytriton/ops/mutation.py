@@ -129,7 +129,8 @@ def find(fn: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Write 
         return Write(fn, args, rest, targets)
     if _is_true(kwargs.get("inplace")):
         return Write(fn, args, {**kwargs, "inplace": False}, args[:1])
-    place = _place_of_inplace(fn)
+    is_torchs = getattr(fn, "__module__", None) == torch.nn.functional.__name__
+    place = _place_of_inplace(fn) if is_torchs else None
     if place is not None and place < len(args) and _is_true(args[place]):
         return Write(fn, (*args[:place], False, *args[place + 1 :]), dict(kwargs), args[:1])
     if fn in _OPERATORS:
@@ -154,8 +155,6 @@ def _is_true(argument: Any) -> bool:
 @cache
 def _place_of_inplace(fn: Callee) -> int | None:
     """The number of the argument of torch's functions that says whether they write to the first."""
-    if getattr(fn, "__module__", None) != torch.nn.functional.__name__:
-        return None
     try:
         names = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):

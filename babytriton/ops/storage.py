@@ -7,15 +7,12 @@ writes them is in ``memory.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from tvm.ir import Expr
 
 from babytriton.ops.sizes import is_known
-
-if TYPE_CHECKING:
-    pass
 
 
 class Storage:

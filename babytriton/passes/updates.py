@@ -18,9 +18,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.aliasing import reads_before_it_writes
-from babytriton.passes.bindings import (
-    add_kernel,
-)
+from babytriton.passes.bindings import add_kernel
 from babytriton.passes.kernel_names import named_after
 from babytriton.passes.owned import of_all
 from babytriton.passes.partial_writes import is_box, without_boxes, without_the_rest, writes_a_part
