@@ -9,6 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
+from babytriton.containers import mapping, sequence
 
 OUT = ("torch", "numpy", "same")
 """What results may be: torch's tensors, NumPy's arrays, or what the arguments are."""
@@ -141,7 +142,8 @@ def map_arrays(path: str, value: Any, fn: Callable[[str, Any], Any]) -> Any:
         return fn(path, value)
     if isinstance(value, (tuple, list)):
         items = [map_arrays(f"{path}[{i}]", item, fn) for i, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return sequence(type(value), items)
     if isinstance(value, dict):
-        return {key: map_arrays(f"{path}[{key!r}]", item, fn) for key, item in value.items()}
+        named = {key: map_arrays(f"{path}[{key!r}]", item, fn) for key, item in value.items()}
+        return mapping(type(value), named)
     return value

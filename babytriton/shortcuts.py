@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from babytriton.containers import mapping
+from babytriton.frontend.known import grad_of
 from babytriton.frontend.lowering import Output, Returned, Selected, Write
 from babytriton.frontend.objects import test_of
 from babytriton.frontend.parameters import Parameters
@@ -215,6 +218,7 @@ class _Maker:
             if isinstance(input, int):
                 self._formats[self._leaves[input]] = known
         unreadable = attempt.require_tensors(self._tensors, self._shapes, self._formats)
+        self._require_known()
         outside = self._outside()
         tensors = {name: self._tensors[name] for name in outside}
         unreadable |= attempt.require_tensors(tensors, self._shapes, self._formats)
@@ -308,6 +312,15 @@ class _Maker:
         self._tensors[name] = tensor
         if expected.dims:
             self._shapes[name] = expected.shape
+
+    def _require_known(self) -> None:
+        """Require of tensors what is asked of them besides what is asked of all."""
+        signature = self._runner.signature
+        names = {leaf.path: name for leaf, name in zip(signature.leaves(), self._leaves)}
+        for each in signature.known:
+            self._attempt.require(f"{names[each.path]}.is_leaf is {each.is_leaf}")
+            has_grad = f"{self._attempt.know('grad_of', grad_of)}({names[each.path]}) is not None"
+            self._attempt.require(has_grad if each.has_grad else f"not ({has_grad})")
 
     def _outside(self) -> list[str]:
         """Read the tensors from outside the function, and require that all there is as it was.
@@ -421,7 +434,9 @@ class _Maker:
         parts = [self._result(item, values, output) for item in items]
         if isinstance(structure, dict):
             pairs = [f"{know('key', key)}: {part}" for key, part in zip(structure, parts)]
-            return f"{{{', '.join(pairs)}}}"
+            made = f"{{{', '.join(pairs)}}}"
+            kind = type(structure)
+            return made if kind is dict else f"{know('of', partial(mapping, kind))}({made})"
         if isinstance(structure, list):
             return f"[{', '.join(parts)}]"
         if hasattr(structure, "_fields"):

@@ -16,7 +16,16 @@ import torch
 
 from babytriton import errors
 from babytriton.diagnostics import CompileError
-from babytriton.frontend import beyond, builtins, effects, inlining, modules, outside, rows
+from babytriton.frontend import (
+    beyond,
+    builtins,
+    effects,
+    inlining,
+    modules,
+    outside,
+    recorded,
+    rows,
+)
 from babytriton.frontend.callables import (
     MUTATORS,
     belongs_to_torch,
@@ -31,7 +40,7 @@ from babytriton.frontend.captures import Guard, Place
 from babytriton.frontend.grown import Grown
 from babytriton.frontend.kernel import calling
 from babytriton.frontend.scope import Scope
-from babytriton.ops.value import REFUSALS, Method, Text, Value, values_in
+from babytriton.ops.value import NUMBERS, REFUSALS, Method, Scalar, Text, Value, values_in
 
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
@@ -74,16 +83,21 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
     Raises:
         AttributeError: there is none.
     """
+    if name in recorded.ATTRIBUTES and isinstance(owner, Value) and not isinstance(owner, Scalar):
+        return recorded.attribute(at, node, owner, name)
     if isinstance(owner, (Value, LocalFunction, Grown)):
         return getattr(owner, name)
     described = inspect.getattr_static(type(owner), name, None)
     if isinstance(described, property) and isinstance(described.fget, types.FunctionType):
+        at.program.captures.watch_class(type(owner), name, described)
         return inlining.inline(at, node, described.fget, (owner,), {})
     found = getattr(owner, name)
     captures = at.program.captures
     if _is_method(owner, found):
         captures.watch_method(owner, name, found)
         return found
+    if isinstance(owner, dict) and any(found is item for item in dict.values(owner)):
+        return found  # as an item of the dict, where these have been looked at already
     place = None
     if isinstance(owner, torch.nn.Module):
         place = modules.place_of(owner, captures.path_of(owner) or type(owner).__name__, name)
@@ -166,6 +180,10 @@ def _compiled(
         return call(at, node, fn.__babytriton_function__, args, kwargs)
 
 
+_GONE_THROUGH = frozenset((*builtins.ITERATORS, len, list, tuple))
+"""What takes the items of its arguments, or counts them."""
+
+
 def _iterator(
     at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -188,7 +206,10 @@ def _method(
 def _object(
     at: CodeGenerator, node: ast.AST, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    return call(at, node, inspect.getattr_static(type(fn), "__call__"), (fn, *args), kwargs)
+    method = inspect.getattr_static(type(fn), "__call__")
+    if is_users(method):
+        at.program.captures.watch_class(type(fn), "__call__", method)
+    return call(at, node, method, (fn, *args), kwargs)
 
 
 def _asks_for_attribute(at: CodeGenerator, fn: Any, given: tuple[tuple[Any, ...], Any]) -> bool:
@@ -211,6 +232,17 @@ def _is_torchs(at: CodeGenerator, fn: Any, given: Any) -> bool:
 def _is_callable_object(at: CodeGenerator, fn: Any, given: Any) -> bool:
     method = inspect.getattr_static(type(fn), "__call__", None)
     return not isinstance(fn, type) and isinstance(method, types.FunctionType)
+
+
+def _is_users_object(at: CodeGenerator, fn: Any, given: Any) -> bool:
+    """Whether calls are what a class of the user's says: its objects are asked for nothing else.
+
+    They may answer any name, and compare with nothing but their own kind.
+    """
+    if isinstance(fn, torch.nn.Module) or not _is_callable_object(at, fn, given):
+        return False
+    method = inspect.getattr_static(type(fn), "__call__")
+    return root(method) != "babytriton" and is_users(method) and not inlining.has_row(at, fn)
 
 
 def _refused(at: CodeGenerator, node: ast.AST, fn: Any, *_: Any) -> NoReturn:
@@ -364,6 +396,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         _wrapping,
     ),
+    Kind(_is_users_object, _object),
     # What a program cannot do, and what happens when it runs, before there is a row for either.
     Kind(lambda at, fn, given: outside.refusal(fn) is not None, _refused),
     Kind(lambda at, fn, given: effects.is_effect(fn), effects.emit),
@@ -395,14 +428,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         lambda at, fn, given: (
-            fn in (bool, int, float) and len(given[0]) == 1 and isinstance(given[0][0], Value)
+            _is_one_of(fn, NUMBERS) and len(given[0]) == 1 and isinstance(given[0][0], Value)
         ),
         lambda at, node, fn, args, kwargs: at.number(node, fn, args[0]),
     ),
-    Kind(
-        lambda at, fn, given: _is_one_of(fn, (*builtins.ITERATORS, len, list, tuple)),
-        _iterator,
-    ),
+    Kind(lambda at, fn, given: _is_one_of(fn, _GONE_THROUGH), _iterator),
     Kind(lambda at, fn, given: isinstance(fn, types.MethodType), _method),
     Kind(_is_torchs, _torch),
     # Functions are inlined where tensors pass through them, or where they are the user's.

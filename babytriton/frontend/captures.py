@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-from babytriton.frontend.signature import records
+from babytriton.containers import sequence
+from babytriton.frontend.signature import OF_TORCH, records
 from babytriton.frontend.snapshots import is_array, is_blind, looks_into, state_of
 from babytriton.types import TensorType
 
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), *OF_TORCH)
 
 
 Know = Callable[[str, Any], str]
@@ -219,6 +220,12 @@ class Captures:
             place = self.attribute_place(owner, name)
             self.watch((id(owner), name), Guard(place, lambda now: is_same(now.__func__)))
 
+    def watch_class(self, owner: type, name: str, found: Any) -> None:
+        """Hold a class to have the same property, or method, of a name."""
+        path = f"{owner.__qualname__}.{name}"
+        place = Place(path, lambda: getattr(owner, name), owner, f".{name}")
+        self.watch((id(owner), name, "of the class"), Guard.of_object(place, found))
+
     def watch_presence(self, owner: Any, name: str, is_there: bool) -> None:
         """Hold an object to have an attribute, or to be without one."""
         place = Place(self.attribute_place(owner, name).path, lambda: hasattr(owner, name))
@@ -302,10 +309,8 @@ class Captures:
             if isinstance(value, list):
                 lifted = copy.copy(value)
                 lifted[:] = items
-            elif hasattr(value, "_fields"):
-                lifted = type(value)(*items)
             else:
-                lifted = type(value)(items)
+                lifted = sequence(type(value), items)
         self._lifted[id(value)] = (value, lifted)
         self.keep(lifted)
         return lifted

@@ -27,6 +27,12 @@ def differences(now: Signature, before: Signature, covered: Signature) -> list[s
     """
     specs = zip(now.names, now.specs, before.specs, covered.specs)
     found = [text for name, *each in specs for text in _differ(name, *each)]
+    if [each.path for each in now.known] == [each.path for each in before.known]:
+        pairs = [(is_now, was) for is_now, was in zip(now.known, before.known) if is_now != was]
+        found += [
+            f"argument {is_now.path}: {is_now.differs_from(was)}, before {was.differs_from(is_now)}"
+            for is_now, was in pairs
+        ]
     if now.autocast != before.autocast:
         is_now, was = (autocast.text(each.autocast) for each in (now, before))
         found.append(f"torch.autocast: {is_now}, before {was}")
@@ -75,7 +81,7 @@ def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
         for i, trio in enumerate(zip(now.items, before.items, covered.items)):
             yield from _differ(f"{path}[{i}]", *trio)
     elif isinstance(now, DictSpec) and isinstance(before, DictSpec):
-        if now.keys != before.keys:
+        if now.kind is not before.kind or now.keys != before.keys:
             yield f"argument {path}: {now}, before {before}"
             return
         assert isinstance(covered, DictSpec)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from babytriton import errors
+from babytriton.containers import sequence
 from babytriton.diagnostics import Diagnostic, Span
 from babytriton.frontend.exits import Exits
 from babytriton.frontend.grown import Grown
@@ -147,9 +148,7 @@ class Join:
             found = _filled(model, items)
             self.containers.append((one, other, found))
             return found
-        if hasattr(model, "_fields"):
-            return type(model)(*items)
-        return tuple(items) if type(model) is tuple else type(model)(items)
+        return sequence(type(model), items)
 
     def _selection(self, one: Any, other: Any, model: Selection) -> Selection:
         if any(side is not MISSING and not _selects_alike(side, model) for side in (one, other)):
@@ -270,9 +269,7 @@ def rebuilt(model: Any, values: Iterator[Any]) -> Any:
         items = [rebuilt(_item(model, key), values) for key in _keys(model)]
         if isinstance(model, list):
             return _filled(model, items)
-        if hasattr(model, "_fields"):
-            return type(model)(*items)
-        return tuple(items) if type(model) is tuple else type(model)(items)
+        return sequence(type(model), items)
     if isinstance(model, Selection):
         return model.rebuilt(islice(values, len(model.parts)))
     return model if _kind(model) is None else next(values)

@@ -18,6 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import ir as I
 
 from babytriton import errors
+from babytriton.containers import mapping, sequence
 from babytriton.diagnostics import CompileError, Span
 from babytriton.frontend import calls, inlining, own_gradients
 from babytriton.frontend.callee import function_of, name_of, signature_of
@@ -28,7 +29,7 @@ from babytriton.frontend.grown import Grown
 from babytriton.frontend.parameters import ABSENT
 from babytriton.frontend.program import Computed, Input, Program, reader
 from babytriton.frontend.scope import Scope
-from babytriton.frontend.signature import FloatSpec, Leaf, Signature, rebuild
+from babytriton.frontend.signature import OF_TORCH, FloatSpec, Leaf, Signature, rebuild
 from babytriton.frontend.source import Source
 from babytriton.ops.builder import Builder
 from babytriton.ops.fallback import Fallback, TorchCall
@@ -47,7 +48,7 @@ from babytriton.types import MemoryFormat
 if TYPE_CHECKING:
     from babytriton.ops.symbols import Symbols
 
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), *OF_TORCH)
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,8 @@ def lower(
     symbols = _symbols() if signature.is_symbolic or dimensions.captured_vary else None
     # Gradients that have gradients are computed from the arguments of what torch runs.
     builder = Builder(table, device, target, symbols, signature.autocast, records_torch=not order)
-    program = Program(builder, dimensions, dict(signature.same))
+    known = {each.path: each for each in signature.known}
+    program = Program(builder, dimensions, known)
     name = name_of(fn) if name_of(fn).isidentifier() else "main"
     entry = name + "_gradient" * order
     outputs: list[relax.Expr] = []
@@ -439,15 +441,15 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
                 item.refuse()
         if type(item) in (list, tuple) or hasattr(item, "_fields"):
             items = [structure(part) for part in item]
-            return type(item)(*items) if hasattr(item, "_fields") else type(item)(items)
+            return sequence(type(item), items)
         if isinstance(item, torch.Size) and symbolic_in(item):
             assert program.builder.symbols is not None
             numbers = [program.builder.symbols.function(n) for n in item if is_symbolic(n)]
             return Computed(partial(_shape, tuple(item), numbers))
         if isinstance(item, tuple):
-            return type(item)([structure(part) for part in item])
+            return sequence(type(item), [structure(part) for part in item])
         if isinstance(item, dict):
-            return {key: structure(part) for key, part in item.items()}
+            return mapping(type(item), {key: structure(part) for key, part in item.items()})
         if isinstance(item, SYMBOLIC):
             assert program.builder.symbols is not None
             return Computed(program.builder.symbols.function(item))

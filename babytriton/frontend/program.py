@@ -18,6 +18,7 @@ from babytriton.frontend.captures import Captures, Place
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.grown import Grown
 from babytriton.frontend.iteration import Numbered
+from babytriton.frontend.known import Known
 from babytriton.frontend.scope import Scope
 from babytriton.frontend.signature import TensorSpec, records
 from babytriton.frontend.snapshots import is_array
@@ -136,8 +137,8 @@ class Program:
 
     builder: Builder
     dimensions: Dimensions
-    same: Mapping[str, str] = field(default_factory=dict)
-    """Of arguments for which that is known, the first one that is the same object, by paths."""
+    known: Mapping[str, Known] = field(default_factory=dict)
+    """Of arguments of which more than their types is known, what that is, by paths."""
     inputs: list[Input] = field(default_factory=list)
     parameters: dict[int, Value] = field(default_factory=dict)
     """The tensors among the inputs, by the input's number: the caller's own."""
@@ -338,9 +339,9 @@ class Program:
         if any(isinstance(input, Hidden) for input in inputs):
             return None
         paths = [self.path_of(place) for place in places if place is not None]
-        if not self.same.keys() >= set(paths):
+        if not self.known.keys() >= set(paths):
             raise NeedsConstant(frozenset(paths))
-        return self.same[paths[0]] == self.same[paths[1]]
+        return self.known[paths[0]].first == self.known[paths[1]].first
 
     def path_of(self, index: int) -> str:
         """What the user calls a tensor among the inputs."""

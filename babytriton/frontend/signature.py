@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
+from babytriton.containers import mapping, sequence
 from babytriton.frontend.dimensions import Dimensions
+from babytriton.frontend.known import Known, is_static, known_of
 from babytriton.frontend.objects import described, is_object, object_key
 from babytriton.frontend.parameters import Absent
 from babytriton.ops import autocast
@@ -30,7 +32,9 @@ from babytriton.types import (
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _unwrapped = torch._C._functorch.get_unwrapped
 
-CONSTANTS = (bool, int, str, range, type(None), torch.dtype, torch.device, Absent)
+OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""What torch has besides tensors that Python compares by value."""
+CONSTANTS = (bool, int, str, range, type(None), *OF_TORCH, Absent)
 """Python values that are part of the program: another value is another program."""
 
 
@@ -103,8 +107,9 @@ class SequenceSpec:
 
 @dataclass(frozen=True)
 class DictSpec:
-    """A dict of arguments."""
+    """A dict of arguments, and its class."""
 
+    kind: type
     keys: tuple[Any, ...]
     items: tuple[Spec, ...]
 
@@ -131,9 +136,9 @@ class Signature:
     specs: tuple[Spec, ...]
     static: frozenset[str] = frozenset()
     """Paths of float arguments that are constants of the program, and of tensors of which it asks
-    whether they are one."""
-    same: tuple[tuple[str, str], ...] = ()
-    """Of each of these tensors the path, and that of the first one which is it."""
+    more than their types."""
+    known: tuple[Known, ...] = ()
+    """What is so of each of these tensors."""
     autocast: State = ()
     """What torch.autocast is set to."""
     copies: bool = False
@@ -160,8 +165,8 @@ class Signature:
         """
         dims = dimensions or Dimensions()
         specs = (_describe(name, value, static, dims) for name, value in zip(names, values))
-        same = _identities(values, static, names)
-        found = cls(tuple(names), tuple(specs), static, same, autocast.state())
+        known = known_of(names, values, static)
+        found = cls(tuple(names), tuple(specs), static, known, autocast.state())
         found = replace(found, copies=dims.parts_vary)
         formats = [getattr(leaf.spec, "format", None) for leaf in found.leaves()]
         if found.copies_parts(formats):
@@ -224,10 +229,8 @@ class Signature:
         """
         for name, spec, other in zip(self.names, self.specs, given.specs):
             _require(name, spec, other)
-        for (path, first), (_, found) in zip(self.same, given.same, strict=True):
-            if first != found:
-                which = (_which(path, first), _which(path, found))
-                raise errors.ArgumentValue(None, path, *which).error()
+        for known, found in zip(self.known, given.known, strict=True):
+            known.require(found)
 
     def __str__(self) -> str:
         return ", ".join(f"{name}: {spec}" for name, spec in zip(self.names, self.specs))
@@ -241,7 +244,7 @@ def call_key(values: Sequence[Any], static: frozenset[str], names: Sequence[str]
     if not static:
         return tuple([_key(value) for value in values])
     keys = [_static_key(name, value, static) for name, value in zip(names, values)]
-    return (*keys, _identities(values, static, names))
+    return (*keys, known_of(names, values, static))
 
 
 def records(tensor: torch.Tensor) -> bool:
@@ -274,11 +277,6 @@ def leaves_of(values: Sequence[Any], static: frozenset[str], names: Sequence[str
     for name, value in zip(names, values):
         _collect(name, value, static, found)
     return found
-
-
-def is_static(path: str, static: frozenset[str]) -> bool:
-    """Whether the float at a path is a constant: by its own path, or its parameter's name."""
-    return bool(static) and (path in static or path.partition("[")[0] in static)
 
 
 def _key(value: Any) -> Any:
@@ -320,34 +318,6 @@ def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
     return _key(value)
 
 
-def _identities(
-    values: Sequence[Any], static: frozenset[str], names: Sequence[str]
-) -> tuple[tuple[str, str], ...]:
-    """The path of each static tensor, and that of the first one which is the same object."""
-    first: dict[int, str] = {}
-    found = []
-
-    def note(path: str, value: Any) -> None:
-        if isinstance(value, (torch.Tensor, Tensor)):
-            if is_static(path, static):
-                found.append((path, first.setdefault(id(value), path)))
-        elif isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                note(f"{path}[{i}]", item)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                note(f"{path}[{key!r}]", item)
-
-    if static:
-        for name, value in zip(names, values):
-            note(name, value)
-    return tuple(found)
-
-
-def _which(path: str, first: str) -> str:
-    return "another tensor" if path == first else f"the same tensor as {first}"
-
-
 def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -> Spec:
     if isinstance(value, torch.Tensor):
         return _describe_tensor(path, value, dims)
@@ -361,7 +331,7 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
         return SequenceSpec(type(value), tuple(items))
     if isinstance(value, dict):
         items = [_describe(f"{path}[{key!r}]", x, static, dims) for key, x in value.items()]
-        return DictSpec(tuple(value), tuple(items))
+        return DictSpec(type(value), tuple(value), tuple(items))
     if _is_constant(value):
         return ConstSpec(value)
     return ObjectSpec(value) if is_object(value) else _refuse_type(path, value)
@@ -384,7 +354,7 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         for i, (item, other) in enumerate(zip(spec.items, given.items)):
             _require(f"{path}[{i}]", item, other)
     elif isinstance(spec, DictSpec) and isinstance(given, DictSpec):
-        if spec.keys != given.keys:
+        if spec.kind is not given.kind or spec.keys != given.keys:
             raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
         for key, item, other in zip(spec.keys, spec.items, given.items):
             _require(f"{path}[{key!r}]", item, other)
@@ -480,5 +450,5 @@ def rebuild(spec: Spec, leaf: Callable[[], Any]) -> Any:
         return spec.value
     items = [rebuild(item, leaf) for item in spec.items]
     if isinstance(spec, DictSpec):
-        return dict(zip(spec.keys, items))
-    return spec.kind(*items) if hasattr(spec.kind, "_fields") else spec.kind(items)
+        return mapping(spec.kind, dict(zip(spec.keys, items)))
+    return sequence(spec.kind, items)

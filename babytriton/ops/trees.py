@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from babytriton.containers import mapping, sequence
 from babytriton.types import Dim
 
 Kinds = type | tuple[type, ...]
@@ -34,7 +35,8 @@ def map_leaves(tree: Any, kinds: Kinds, fn: Callable[[Any], Any]) -> Any:
     if isinstance(tree, (tuple, list)):
         return _like_sequence(tree, [map_leaves(item, kinds, fn) for item in tree])
     if isinstance(tree, dict):
-        return {key: map_leaves(item, kinds, fn) for key, item in tree.items()}
+        items = {key: map_leaves(item, kinds, fn) for key, item in tree.items()}
+        return mapping(type(tree), items)
     if isinstance(tree, slice):
         return slice(*(map_leaves(x, kinds, fn) for x in (tree.start, tree.stop, tree.step)))
     return tree
@@ -43,9 +45,6 @@ def map_leaves(tree: Any, kinds: Kinds, fn: Callable[[Any], Any]) -> Any:
 def _like_sequence(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     if isinstance(like, list):
         return items
-    if hasattr(like, "_fields"):
-        return type(like)(*items)
     # A torch.Size has numbers alone, and not what stands for one.
-    is_plain = type(like) is tuple or (type(like) is torch.Size and leaves_in(items, Dim))
-    # torch's named results, such as those of max(x, dim), take one sequence.
-    return tuple(items) if is_plain else type(like)(items)
+    is_plain = type(like) is torch.Size and leaves_in(items, Dim)
+    return tuple(items) if is_plain else sequence(type(like), items)

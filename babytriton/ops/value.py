@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from tvm import relax
 
+from babytriton.containers import mapping, sequence
 from babytriton.ops import refusals
 from babytriton.ops.storage import Storage
 
@@ -332,21 +333,12 @@ def written(tree: Any) -> Any:
 def _map(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(tree, (tuple, list)):
         items = [_map(item, leaf) for item in tree]
-        return _like_sequence(tree, items)
+        return items if isinstance(tree, list) else sequence(type(tree), items)
     if isinstance(tree, dict):
-        return {key: _map(item, leaf) for key, item in tree.items()}
+        return mapping(type(tree), {key: _map(item, leaf) for key, item in tree.items()})
     if isinstance(tree, slice):
         return slice(*(_map(x, leaf) for x in (tree.start, tree.stop, tree.step)))
     return leaf(tree)
-
-
-def _like_sequence(like: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
-    if isinstance(like, list):
-        return items
-    if hasattr(like, "_fields"):
-        return type(like)(*items)
-    # torch's named results, such as those of max(x, dim), take one sequence.
-    return tuple(items) if type(like) is tuple else type(like)(items)
 
 
 def _holds_tensor(found: Any) -> bool:

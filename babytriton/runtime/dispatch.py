@@ -10,6 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
+from babytriton.containers import mapping, sequence
 from babytriton.ops.layout import Layout
 from babytriton.runtime.executable import FORGET, Executable, virtual_machine
 from babytriton.runtime.interop import after_other_streams, called_with, on_device
@@ -156,11 +157,8 @@ def fill(structure: Any, leaf: Callable[[Any], Any], kinds: tuple[type, ...]) ->
         return leaf(structure)
     if isinstance(structure, (list, tuple)):
         items = [fill(item, leaf, kinds) for item in structure]
-        if isinstance(structure, list):
-            return items
-        if hasattr(structure, "_fields"):
-            return type(structure)(*items)
-        return tuple(items) if type(structure) is tuple else type(structure)(items)
+        return items if isinstance(structure, list) else sequence(type(structure), items)
     if isinstance(structure, dict):
-        return {key: fill(item, leaf, kinds) for key, item in structure.items()}
+        filled = {key: fill(item, leaf, kinds) for key, item in structure.items()}
+        return mapping(type(structure), filled)
     return structure

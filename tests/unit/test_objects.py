@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import functools
@@ -252,3 +253,119 @@ def test_kernels_take_none() -> None:
 
     with pytest.raises(TypeError, match=r"BT101.*`config`"):
         fill(torch.zeros(3), Config())
+
+
+class Strict:
+    """Compares with its own kind alone, and has no other name than those it was given."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __eq__(self, other: Any) -> bool:
+        return self.by == other.by
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
+
+class Answers:
+    """Has an answer to any name."""
+
+    def __getattr__(self, name: str) -> int:
+        return 1
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.anything
+
+
+@pytest.mark.parametrize("owner", [Strict(2.0), Answers()])
+def test_objects_that_are_asked_for_what_their_classes_say_alone(owner: Any) -> None:
+    checked(bt.jit("cpu")(lambda x, owner: owner(x) + 1), X, owner)
+    checked(bt.jit("cpu")(lambda x: owner(x) + 1), X)
+
+
+def test_what_classes_say_is_watched() -> None:
+    class Scaled:
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+        @property
+        def by(self) -> int:
+            return 2
+
+    class Below(Scaled):
+        pass
+
+    for owner in (Scaled(), Below()):
+        jitted = bt.jit("cpu")(lambda x: owner(x) - owner.by)  # noqa: B023  # as it is now
+        checked(jitted, X)
+        type(owner).by = property(lambda self: 3)
+        checked(jitted, X)
+        type(owner).__call__ = lambda self, x: x / self.by
+        checked(jitted, X)
+
+
+class Named(dict[str, Any]):
+    """A dict whose items are attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def total(self) -> Any:
+        return self.a + self["b"]
+
+
+class Counted(dict[str, Any]):
+    """A dict that cannot be made of its items alone."""
+
+    def __init__(self, items: Any, sets: int = 0) -> None:
+        self.sets = sets
+        super().__init__(items)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.sets += 1
+        super().__setitem__(key, value)
+
+
+def test_dicts_of_classes() -> None:
+    def named(given, counted):
+        both = given.total() + given.inner.c + counted["x"]
+        ordered = collections.OrderedDict(z=both, a=given.a * 2)
+        return Named(both=both, given=given), ordered, type(given) is Named, [ordered]
+
+    jitted = bt.jit("cpu")(named)
+    for i in range(4):  # the later ones by shortcuts
+        given = Named(a=X + i, b=X * i, inner=Named(c=2))
+        args = given, Counted({"x": X})
+        found, expected = jitted(*args), named(*args)
+        torch.testing.assert_close(found, expected)
+        assert [type(item) for item in found] == [type(item) for item in expected]
+        assert type(found[0].given) is Named
+        assert list(found[1]) == ["z", "a"]
+    assert len(jitted.specializations()) == 1
+    checked(jitted, Named(a=X, b=X, inner=Named(c=3)), {"x": X})
+    assert len(jitted.specializations()) == 2
+
+
+def test_dicts_of_classes_from_outside() -> None:
+    config = Named(rate=2.0, act=torch.sin, w=X * 3)
+    jitted = bt.jit("cpu")(lambda x: config.act(x) * config.rate + config.w)
+    checked(jitted, X)
+    config["rate"], config["w"] = 3.0, X * 4
+    checked(jitted, X)
+    config["act"] = torch.cos
+    checked(jitted, X)
+
+
+def test_layouts_and_memory_formats() -> None:
+    def laid_out(x, memory_format):
+        return x.contiguous(memory_format=memory_format), x.layout, memory_format
+
+    x = torch.rand(2, 3, 4, 5)
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        found, expected = (f(x, memory_format) for f in (bt.jit("cpu")(laid_out), laid_out))
+        torch.testing.assert_close(found[0], expected[0])
+        assert found[1:] == expected[1:]
