@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import operator
 import types
@@ -161,7 +162,29 @@ class Forward:
         if not any(tensor.is_meta or tensor.requires_grad for tensor in state.values()):
             return self._module.forward(*args, **kwargs)
         inside = {f"module.{name}": tensor for name, tensor in state.items()}
-        return torch.func.functional_call(_WithoutHooks(self._module), inside, args, kwargs)
+        twin = _twin(self._module, {})
+        return torch.func.functional_call(_WithoutHooks(twin), inside, args, kwargs)
+
+
+def _twin(module: torch.nn.Module, made: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
+    """A module that holds what another one does, so that tensors of it can be put into it.
+
+    Other threads go on calling the other one.
+
+    Args:
+        module: the other one.
+        made: those of modules met so far, as one may be several modules' part.
+    """
+    if module in made:
+        return made[module]
+    twin: torch.nn.Module = type(module).__new__(type(module))
+    made[module] = twin
+    # torch's modules keep their tensors in containers, some of them twice.
+    for name, held in vars(module).items():
+        twin.__dict__[name] = copy.copy(held) if isinstance(held, (list, dict)) else held
+    for name, child in module._modules.items():
+        twin._modules[name] = None if child is None else _twin(child, made)
+    return twin
 
 
 class _WithoutHooks(torch.nn.Module):

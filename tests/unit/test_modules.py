@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -746,3 +748,29 @@ def test_recurrent_modules_are_compiled_once(cell: Callable[..., nn.Module]) -> 
     torch.testing.assert_close(compiled(x), module(x))
     module.weight_ih_l0 = nn.Parameter(torch.randn(module.weight_ih_l0.shape))
     torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_a_module_can_be_called_while_another_thread_compiles_it() -> None:
+    module, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    expected, done, failures = module(x)[0], threading.Event(), []
+
+    def calls() -> None:
+        while not done.is_set():
+            try:
+                torch.testing.assert_close(module(x)[0], expected)
+            except Exception as failure:
+                failures.append(failure)
+                return
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=calls)
+    thread.start()
+    try:
+        for steps in range(1, 6):
+            bt.jit("cpu", dynamic=False)(module)(torch.randn(steps, 2, 3))
+    finally:
+        sys.setswitchinterval(before)
+        done.set()
+        thread.join()
+    assert not failures, failures
