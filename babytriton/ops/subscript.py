@@ -138,12 +138,16 @@ class Cut:
     step: Any
     length: Any
 
+    def is_whole(self, size: int) -> bool:
+        """Whether it takes all of a dimension, for whatever sizes the program is for."""
+        return all(map(is_known, (self.start == 0, self.step == 1, self.length == size)))
+
 
 def take_slices(
     site: Site, expr: relax.Expr, cuts: Mapping[int, Cut], sizes: Sequence[int]
 ) -> relax.Expr:
     """``expr`` with some of its dimensions cut; ``sizes`` is its shape."""
-    cuts = {d: cut for d, cut in cuts.items() if cut != Cut(0, 1, sizes[d])}
+    cuts = {d: cut for d, cut in cuts.items() if not cut.is_whole(sizes[d])}
     if not cuts:
         return expr
     shape = [cuts[d].length if d in cuts else n for d, n in enumerate(sizes)]

@@ -687,3 +687,18 @@ def test_numbers_beside_sizes_that_only_shapes_tell() -> None:
         x, target = drawn(rows, classes, dtype=torch.float64), torch.arange(rows)[:, None] % classes
         _matches_with_gradients(smoothed, jitted, x, target, 0.1)
     assert len(jitted.specializations()) == 1
+
+
+def patches(x: torch.Tensor) -> torch.Tensor:
+    size = x.shape[-1] // 2 * 2
+    x = x[..., :size, :size]
+    x = x.unflatten(2, (-1, 2)).unflatten(4, (-1, 2)).permute(0, 2, 4, 3, 5, 1)
+    return x.flatten(3).flatten(1, 2)
+
+
+def test_a_slice_of_as_many_as_there_were_is_one_where_there_are_more() -> None:
+    """What torch compares of the sizes may make one of them a number, and the other stays any."""
+    jitted = bt.jit("cpu", dynamic=True)(patches)
+    jitted.lower(torch.ones(2, 3, 6, 6))  # which, as a call does not, fails if this fails
+    for rows, columns in ((6, 6), (7, 6), (8, 6), (6, 7), (9, 9), (16, 10)):
+        _matches_with_gradients(patches, jitted, drawn(2, 3, rows, columns, dtype=torch.float64))
