@@ -19,6 +19,7 @@ from babytriton.diagnostics import CompileError
 from babytriton.frontend import (
     beyond,
     builtins,
+    checkpoints,
     effects,
     inlining,
     modules,
@@ -402,6 +403,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(lambda at, fn, given: effects.is_effect(fn), effects.emit),
     Kind(lambda at, fn, given: fn is torch.is_grad_enabled, _records_gradients),
     Kind(inlining.asks_for_overrides, lambda *_: False),
+    Kind(checkpoints.is_checkpoint, checkpoints.call),
     Kind(lambda at, fn, given: isinstance(fn, LocalFunction), inlining.inline_local),
     Kind(lambda at, fn, given: isinstance(fn, torch.nn.Module), modules.call),
     # Of lists that loops have made longer, some items are in rows of tensors.
