@@ -16,7 +16,7 @@ import torch
 from torch.utils import checkpoint as torchs
 
 from babytriton import errors
-from babytriton.frontend import calls, modules
+from babytriton.frontend import calls
 from babytriton.ops.value import Value
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def call(
     if fn is torchs.checkpoint_sequential:
         functions = given["functions"]
         if isinstance(functions, torch.nn.Sequential):  # of which torch takes each module once
-            functions = modules.listed(at, functions.children, (), {})
+            functions = calls.call(at, node, functions.children, (), {})
         return _sequential(at, node, list(functions), given["segments"], given["input"], reentrant)
     context = kwargs.get("context_fn", torchs.noop_context_fn)
     held = context.func if isinstance(context, functools.partial) else context
