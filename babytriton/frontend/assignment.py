@@ -151,6 +151,7 @@ class Assignments(Visitor):
     def _set_item(self, target: ast.Subscript, owner: Any, key: Any, value: Any) -> None:
         self._refuse_captured(target, owner)
         if isinstance(owner, Value):
+            key = self.places(target, owner, key)
             with self.program.blaming(self.span(target), "setitem", (owner, value)):
                 set_items(self.program.builder, owner, key, value)
         else:

@@ -14,6 +14,7 @@ from babytriton.frontend.program import Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
 from babytriton.frontend.unsupported import described
+from babytriton.ops.subscript import numbered
 from babytriton.ops.value import NeedsConstant, Scalar, Value
 
 _IN_A_TENSOR = "index a tensor: torch.stack(items)[i], or rows that the steps of a loop write"
@@ -54,11 +55,16 @@ class Visitor(ast.NodeVisitor):
     def item(self, node: ast.AST, owner: Any, index: Any) -> Any:
         """``owner[index]``."""
         if isinstance(owner, Value):
-            return self.emit(node, operator.getitem, owner, index)
+            return self.emit(node, operator.getitem, owner, self.places(node, owner, index))
         is_list = isinstance(owner, (list, tuple)) and not getattr(owner, "head", None)
         if is_list and isinstance(index, Scalar) and not index.arguments:
             self.fail(errors.DataDependent(self.span(node), "list[i]", _IN_A_TENSOR))
         return self.python(node, operator.getitem, owner, index)
+
+    def places(self, node: ast.AST, owner: Value, index: Any) -> Any:
+        """The places of a tensor that stand between brackets, lists of bools among them."""
+        with self.program.blaming(self.span(node), "[]", (owner, index)):
+            return numbered(index, owner.shape)
 
     def python(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run plain Python; what it raises becomes a message at the node."""

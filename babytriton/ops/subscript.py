@@ -63,6 +63,37 @@ def expanded(item: Any, ndim: int) -> list[Any]:
     return items[:first] + [slice(None)] * (ndim - used) + items[first + 1 :]
 
 
+def numbered(item: Any, sizes: Sequence[int]) -> Any:
+    """The same places, where a list of bools is one of the numbers of those that are true.
+
+    Args:
+        item: what stands between the brackets.
+        sizes: of the tensor before them.
+
+    Raises:
+        IllTyped: such a list is not as long as its dimension.
+    """
+    parts = item if isinstance(item, tuple) else (item,)
+    taken = [part for part in parts if part is not None and part is not Ellipsis]
+    several = any(isinstance(part, Value) and part.meta.dtype == torch.bool for part in taken)
+    if several or len(taken) > len(sizes) or not any(map(_is_mask, taken)):
+        return item  # torch says what is wrong with it, if anything is
+    dim, found = 0, []
+    for part in expanded(item, len(sizes)):
+        if _is_mask(part):
+            if len(part) != sizes[dim]:
+                why = f"a mask of {len(part)} elements for dimension {dim} with size {sizes[dim]}"
+                raise IllTyped(why)
+            part = [i for i, is_taken in enumerate(part) if is_taken]
+        found.append(part)
+        dim += part is not None
+    return tuple(found)
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, list) and bool(part) and all(isinstance(each, bool) for each in part)
+
+
 def require_within(part: Any, dim: int, size: int) -> None:
     """Nothing, but for a list of indices, perhaps of such lists.
 

@@ -282,6 +282,23 @@ def test_indexing(fn: Callable[..., Any]) -> None:
     check(fn, X, torch.tensor([2, 0, -1]))
 
 
+def test_lists_of_bools_as_indices() -> None:
+    some = [True, False, True]
+
+    def f(x):
+        y = x.clone()
+        y[some] = 1.0
+        y[:, [False, True, False]] += 2
+        y[..., [False, False, True]] *= 3
+        return x[some], x[:, some], x[some, 1], x[some, [0, 2]], x[None, some], x[[False] * 3], y
+
+    x = torch.arange(9.0).reshape(3, 3)
+    check(f, x)
+    some.append(True)
+    with pytest.raises(bt.CompileError, match="a mask of 4 elements for dimension 0 with size 3"):
+        bt.jit(f)(x)
+
+
 # ------------------------------------------------------------ functions
 
 SCALE = 2.0
