@@ -19,6 +19,9 @@ from babytriton.passes.statements import is_number
 
 Extents = list[int | tirx.Expr]
 
+_SHORT = 8
+"""Numbers of a row that are read from memory at once, however few of them are asked for."""
+
 LINE = 32
 """Numbers one behind the other that loops go along as fast as along all of a tensor."""
 
@@ -285,11 +288,19 @@ def is_on_points(blocks: Sequence[s_tir.SBlock]) -> bool:
 def _reads_along_lines(block: s_tir.SBlock) -> bool:
     """Whether the block reads nothing across the lines of memory, as a transpose does."""
     inner = spatial_axes(block)[-1][0]
-    return not any(
-        uses(index, inner)
-        for load in nodes(block.body, ir.TensorLoad)
-        for index in without_unit_axes(load.source, load.indices)[:-1]
-    )
+    loads = nodes(block.body, ir.TensorLoad)
+    return not any(uses(index, inner) for load in loads for index in _across_lines(load))
+
+
+def _across_lines(load: ir.TensorLoad) -> Sequence[ir.Expr]:
+    """The indices of a load of which another value is on another line of memory.
+
+    Of rows shorter than a sector, such as the corners of boxes, several are on a line.
+    """
+    *outer, place = without_unit_axes(load.source, load.indices) or [tirx.const(0)]
+    length = load.source.shape[-1] if load.indices else None
+    is_short = isinstance(length, tirx.IntImm) and 1 < int(length) <= _SHORT
+    return outer[:-1] if is_short and isinstance(place, tirx.IntImm) else outer
 
 
 def is_on_columns(blocks: Sequence[s_tir.SBlock]) -> bool:
