@@ -9,7 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
-from babytriton.containers import mapping, sequence
+from babytriton.containers import DictKind, sequence
 
 OUT = ("torch", "numpy", "same")
 """What results may be: torch's tensors, NumPy's arrays, or what the arguments are."""
@@ -145,5 +145,5 @@ def map_arrays(path: str, value: Any, fn: Callable[[str, Any], Any]) -> Any:
         return sequence(type(value), items)
     if isinstance(value, dict):
         named = {key: map_arrays(f"{path}[{key!r}]", item, fn) for key, item in value.items()}
-        return mapping(type(value), named)
+        return DictKind.of(value).make(named)
     return value

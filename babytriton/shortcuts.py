@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from babytriton.containers import mapping
+from babytriton.containers import PLAIN, DictKind, is_named_tuple
 from babytriton.frontend.known import grad_of
 from babytriton.frontend.lowering import Output, Returned, Selected, Write
 from babytriton.frontend.objects import test_of
@@ -291,7 +290,7 @@ class _Maker:
             attempt.require(f"tuple({place}) == {attempt.know('keys', keys)}")
             for item, key in zip(spec.items, keys, strict=True):
                 self._value(item, value[key], f"{place}[{attempt.know('key', key)}]")
-        elif type(value) in (tuple, list) or hasattr(value, "_fields"):
+        elif type(value) in (tuple, list) or is_named_tuple(value):
             attempt.require(f"len({place}) == {len(value)}")
             for i, (item, each) in enumerate(zip(spec.items, value, strict=True)):
                 self._value(item, each, f"{place}[{i}]")
@@ -314,13 +313,16 @@ class _Maker:
             self._shapes[name] = expected.shape
 
     def _require_known(self) -> None:
-        """Require of tensors what is asked of them besides what is asked of all."""
+        """Require of tensors what is asked of them, and not by torch's guards of all."""
         signature = self._runner.signature
         names = {leaf.path: name for leaf, name in zip(signature.leaves(), self._leaves)}
         for each in signature.known:
-            self._attempt.require(f"{names[each.path]}.is_leaf is {each.is_leaf}")
-            has_grad = f"{self._attempt.know('grad_of', grad_of)}({names[each.path]}) is not None"
-            self._attempt.require(has_grad if each.has_grad else f"not ({has_grad})")
+            if each.is_leaf is not None:
+                self._attempt.require(f"{names[each.path]}.is_leaf is {each.is_leaf}")
+            if each.grad is not None:
+                of = self._attempt.know("grad_of", grad_of)
+                test = "is not" if each.grad else "is"
+                self._attempt.require(f"{of}({names[each.path]}) {test} None")
 
     def _outside(self) -> list[str]:
         """Read the tensors from outside the function, and require that all there is as it was.
@@ -434,12 +436,11 @@ class _Maker:
         parts = [self._result(item, values, output) for item in items]
         if isinstance(structure, dict):
             pairs = [f"{know('key', key)}: {part}" for key, part in zip(structure, parts)]
-            made = f"{{{', '.join(pairs)}}}"
-            kind = type(structure)
-            return made if kind is dict else f"{know('of', partial(mapping, kind))}({made})"
+            made, kind = f"{{{', '.join(pairs)}}}", DictKind.of(structure)
+            return made if kind == PLAIN else f"{know('make', kind.make)}({made})"
         if isinstance(structure, list):
             return f"[{', '.join(parts)}]"
-        if hasattr(structure, "_fields"):
+        if is_named_tuple(structure):
             return f"{know('kind', type(structure))}({', '.join(parts)})"
         whole = f"({', '.join(parts)},)" if parts else "()"
         return whole if type(structure) is tuple else f"{know('kind', type(structure))}({whole})"

@@ -97,9 +97,9 @@ def attribute(at: CodeGenerator, node: ast.AST, owner: Any, name: str) -> Any:
     if _is_method(owner, found):
         captures.watch_method(owner, name, found)
         return found
-    if isinstance(owner, dict) and any(found is item for item in dict.values(owner)):
-        return found  # as an item of the dict, where these have been looked at already
-    place = None
+    if isinstance(owner, dict) and (isinstance(found, Value) or captures.is_outside(found)):
+        return found  # an item, which has been looked at already
+    owner, place = captures.original(owner), None
     if isinstance(owner, torch.nn.Module):
         place = modules.place_of(owner, captures.path_of(owner) or type(owner).__name__, name)
     return captures.lift(place or captures.attribute_place(owner, name), found)

@@ -151,6 +151,7 @@ class Captures:
     _tensors: dict[int, tuple[Any, Any, Place]] = field(default_factory=dict)
     _lifted: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _outside: dict[int, Any] = field(default_factory=dict)
+    _originals: dict[int, Any] = field(default_factory=dict)
     _watched: set[tuple[Any, ...]] = field(default_factory=set)
     _states: dict[int, Guard] = field(default_factory=dict)
     _paths: dict[int, tuple[Any, str]] = field(default_factory=dict)
@@ -222,8 +223,7 @@ class Captures:
 
     def watch_class(self, owner: type, name: str, found: Any) -> None:
         """Hold a class to have the same property, or method, of a name."""
-        path = f"{owner.__qualname__}.{name}"
-        place = Place(path, lambda: getattr(owner, name), owner, f".{name}")
+        place = Place(f"{owner.__qualname__}.{name}", lambda: _declared(owner, name))
         self.watch((id(owner), name, "of the class"), Guard.of_object(place, found))
 
     def watch_presence(self, owner: Any, name: str, is_there: bool) -> None:
@@ -273,6 +273,10 @@ class Captures:
         _, path = self._paths.get(id(owner), (owner, type(owner).__name__))
         return Place(f"{path}[{key!r}]", lambda: owner[key])
 
+    def original(self, value: Any) -> Any:
+        """What stands outside the function for a container that was made of it, and what else."""
+        return self._originals.get(id(value), value)
+
     def is_outside(self, container: Any) -> bool:
         """Whether a container was made outside the function, so that it must not change."""
         return id(container) in self._outside
@@ -312,6 +316,7 @@ class Captures:
             else:
                 lifted = sequence(type(value), items)
         self._lifted[id(value)] = (value, lifted)
+        self._originals[id(lifted)] = value
         self.keep(lifted)
         return lifted
 
@@ -330,6 +335,11 @@ def described(value: Any) -> str:
         return f"{TensorType.of(value)} on {value.device}"
     text = repr(value)
     return text if len(text) <= 40 else f"another {type(value).__name__}"
+
+
+def _declared(owner: type, name: str) -> Any:
+    """What a class has of a name, itself or from what it inherits from."""
+    return next((vars(each)[name] for each in owner.__mro__ if name in vars(each)), None)
 
 
 def _equal_to(value: Any) -> Callable[[Any], bool]:

@@ -9,6 +9,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from babytriton.ops.value import Value
 if TYPE_CHECKING:
     from babytriton.frontend.codegen import CodeGenerator
 
-_SETTINGS = ("context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 _CONTEXTS = (torchs.noop_context_fn, torchs.create_selective_checkpoint_contexts)
 """What says no more than what is to be kept."""
 
@@ -41,37 +41,46 @@ def call(
     except TypeError as error:
         at.fail(errors.WrongArguments(at.span(node), fn.__name__, str(error)))
     given = bound.arguments
-    reentrant = given.get("use_reentrant") is not False
+    named = dict(given.get("kwargs", {}))
+    reentrant = given.get("use_reentrant") is None or bool(given["use_reentrant"])
     if fn is torchs.checkpoint_sequential:
+        named.pop("preserve_rng_state", None)
+        _require_none(at, node, named)
         functions = given["functions"]
         if isinstance(functions, torch.nn.Sequential):  # of which torch takes each module once
             functions = calls.call(at, node, functions.children, (), {})
-        return _sequential(at, node, list(functions), given["segments"], given["input"], reentrant)
-    context = kwargs.get("context_fn", torchs.noop_context_fn)
+        listed = calls.call(at, node, list, (functions,), {})
+        return _sequential(at, node, listed, given["segments"], given["input"], reentrant)
+    context = given.get("context_fn", torchs.noop_context_fn)
     held = context.func if isinstance(context, functools.partial) else context
-    if not any(held is each for each in _CONTEXTS):
+    if not any(held is each for each in _CONTEXTS[: 1 if reentrant else None]):
         why = "its context_fn may do anything"
         at.fail(errors.UnsupportedCall(at.span(node), fn.__name__, why, "leave it out"))
-    named = {name: x for name, x in given.get("kwargs", {}).items() if name not in _SETTINGS}
-    if named and reentrant:
-        why = f"Unexpected keyword arguments: {','.join(named)}"
-        at.fail(errors.PythonError(at.span(node), "ValueError", why))
+    named.pop("preserve_rng_state", None)
+    if reentrant:
+        _require_none(at, node, named)
     rest = given.get("args", ())
     with _recording(at, rest, reentrant):
         return calls.call(at, node, given["function"], rest, named)
+
+
+def _require_none(at: CodeGenerator, node: ast.AST, named: dict[str, Any]) -> None:
+    if named:
+        why = f"Unexpected keyword arguments: {','.join(named)}"
+        at.fail(errors.PythonError(at.span(node), "ValueError", why))
 
 
 def _sequential(
     at: CodeGenerator, node: ast.AST, functions: list[Any], segments: int, x: Any, reentrant: bool
 ) -> Any:
     """The functions one after another, in segments of which all but the last are checkpointed."""
-    size = len(functions) // segments
-    checkpointed = size * (segments - 1)
-    for first in range(0, checkpointed, size or 1):
+    size = at.python(node, operator.floordiv, len(functions), segments)
+    starts = at.python(node, range, 0, size * (segments - 1), size)
+    for start in starts:
         with _recording(at, (x,), reentrant):
-            for function in functions[first : first + size]:
+            for function in functions[start : start + size]:
                 x = calls.call(at, node, function, (x,), {})
-    for function in functions[checkpointed:]:
+    for function in functions[size * len(starts) :]:
         x = calls.call(at, node, function, (x,), {})
     return x
 

@@ -81,7 +81,7 @@ def _differ(path: str, now: Spec, before: Spec, covered: Spec) -> Iterator[str]:
         for i, trio in enumerate(zip(now.items, before.items, covered.items)):
             yield from _differ(f"{path}[{i}]", *trio)
     elif isinstance(now, DictSpec) and isinstance(before, DictSpec):
-        if now.kind is not before.kind or now.keys != before.keys:
+        if now.kind != before.kind or now.keys != before.keys:
             yield f"argument {path}: {now}, before {before}"
             return
         assert isinstance(covered, DictSpec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +14,20 @@ from babytriton.tensor import Tensor
 
 @dataclass(frozen=True)
 class Known:
-    """What is so of a tensor among the arguments, where the program depends on it.
+    """What is so of a tensor among the arguments, as far as the program depends on it.
 
     Attributes:
         path: as the user would reach it.
         first: the path of the first of such tensors that is this one.
         requires_grad, is_leaf: as torch says, also where no gradients are recorded.
-        has_grad: whether there is a tensor in its ``grad``.
+        grad: whether there is a tensor in its ``grad``.
     """
 
     path: str
-    first: str
-    requires_grad: bool = False
-    is_leaf: bool = True
-    has_grad: bool = False
+    first: str | None = None
+    requires_grad: bool | None = None
+    is_leaf: bool | None = None
+    grad: bool | None = None
 
     def require(self, given: Known) -> None:
         """Refuse another tensor than this one.
@@ -48,7 +48,7 @@ class Known:
             return f"a tensor whose requires_grad is {self.requires_grad}"
         if self.is_leaf != other.is_leaf:
             return "a leaf" if self.is_leaf else "a tensor that torch has computed from others"
-        return "a tensor with a gradient" if self.has_grad else "a tensor without a gradient"
+        return "a tensor with a gradient" if self.grad else "a tensor without a gradient"
 
 
 def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -59,21 +59,25 @@ def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
 def known_of(
     names: Sequence[str], values: Sequence[Any], static: frozenset[str]
 ) -> tuple[Known, ...]:
-    """What is so of each tensor whose path, or whose parameter's name, is static.
+    """What is so of each tensor that a program asks something of.
 
     Args:
         names: of the parameters.
         values: theirs.
-        static: paths.
+        static: what is asked: a path, or a parameter's name, asks which tensor it is; with the name
+            of an attribute behind it, such as ``x.is_leaf``, for that.
     """
     first: dict[int, str] = {}
     found = []
 
     def note(path: str, value: Any) -> None:
         if isinstance(value, (torch.Tensor, Tensor)):
+            asked = [name for name in _ASKED if f"{path}.{name}" in static]
+            given = None
             if is_static(path, static):
-                same = first.setdefault(id(value), path)
-                found.append(_known(path, same, value))
+                given = first.setdefault(id(value), path)
+            if given is not None or asked:
+                found.append(Known(path, given, **{name: _ASKED[name](value) for name in asked}))
         elif isinstance(value, (tuple, list)):
             for i, item in enumerate(value):
                 note(f"{path}[{i}]", item)
@@ -92,8 +96,9 @@ def is_static(path: str, static: frozenset[str]) -> bool:
     return bool(static) and (path in static or path.partition("[")[0] in static)
 
 
-def _known(path: str, first: str, value: torch.Tensor | Tensor) -> Known:
-    if isinstance(value, Tensor):
-        return Known(path, first)
-    has_grad = grad_of(value) is not None
-    return Known(path, first, value.requires_grad, value.is_leaf, has_grad)
+_ASKED: dict[str, Callable[[Any], bool]] = {
+    "requires_grad": lambda x: not isinstance(x, Tensor) and x.requires_grad,
+    "is_leaf": lambda x: isinstance(x, Tensor) or x.is_leaf,
+    "grad": lambda x: not isinstance(x, Tensor) and grad_of(x) is not None,
+}
+"""The answers for a tensor, or for what stands for any, by the names in :class:`Known`."""

@@ -18,7 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import ir as I
 
 from babytriton import errors
-from babytriton.containers import mapping, sequence
+from babytriton.containers import DictKind, is_named_tuple, sequence
 from babytriton.diagnostics import CompileError, Span
 from babytriton.frontend import calls, inlining, own_gradients
 from babytriton.frontend.callee import function_of, name_of, signature_of
@@ -439,7 +439,7 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
         if isinstance(item, Text):
             with program.blaming(span, "return", (item,)):
                 item.refuse()
-        if type(item) in (list, tuple) or hasattr(item, "_fields"):
+        if type(item) in (list, tuple) or is_named_tuple(item):
             items = [structure(part) for part in item]
             return sequence(type(item), items)
         if isinstance(item, torch.Size) and symbolic_in(item):
@@ -449,7 +449,8 @@ def _outputs(program: Program, span: Span, returned: Any, outputs: list[relax.Ex
         if isinstance(item, tuple):
             return sequence(type(item), [structure(part) for part in item])
         if isinstance(item, dict):
-            return mapping(type(item), {key: structure(part) for key, part in item.items()})
+            parts = {key: structure(part) for key, part in dict.items(item)}
+            return DictKind.of(item).make(parts)
         if isinstance(item, SYMBOLIC):
             assert program.builder.symbols is not None
             return Computed(program.builder.symbols.function(item))

@@ -339,7 +339,7 @@ class Program:
         if any(isinstance(input, Hidden) for input in inputs):
             return None
         paths = [self.path_of(place) for place in places if place is not None]
-        if not self.known.keys() >= set(paths):
+        if not all(path in self.known and self.known[path].first for path in paths):
             raise NeedsConstant(frozenset(paths))
         return self.known[paths[0]].first == self.known[paths[1]].first
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from babytriton import errors
-from babytriton.containers import mapping, sequence
+from babytriton.containers import DictKind, sequence
 from babytriton.frontend.dimensions import Dimensions
 from babytriton.frontend.known import Known, is_static, known_of
 from babytriton.frontend.objects import described, is_object, object_key
@@ -107,9 +107,9 @@ class SequenceSpec:
 
 @dataclass(frozen=True)
 class DictSpec:
-    """A dict of arguments, and its class."""
+    """A dict of arguments."""
 
-    kind: type
+    kind: DictKind
     keys: tuple[Any, ...]
     items: tuple[Spec, ...]
 
@@ -291,7 +291,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return (kind, *[_key(item) for item in value])
     if isinstance(value, dict):
-        return (kind, *[(name, _key(item)) for name, item in value.items()])
+        return (DictKind.of(value), *[(name, _key(item)) for name, item in value.items()])
     # The type as well: True, 1 and 1.0 are equal, and mean different programs.
     return (kind, value) if _is_constant(value) else object_key(value)
 
@@ -314,7 +314,10 @@ def _static_key(path: str, value: Any, static: frozenset[str]) -> Any:
         return (kind, *[_static_key(f"{path}[{i}]", item, static) for i, item in items])
     if isinstance(value, dict):
         pairs = value.items()
-        return (kind, *[(k, _static_key(f"{path}[{k!r}]", item, static)) for k, item in pairs])
+        return (
+            DictKind.of(value),
+            *[(k, _static_key(f"{path}[{k!r}]", item, static)) for k, item in pairs],
+        )
     return _key(value)
 
 
@@ -331,7 +334,7 @@ def _describe(path: str, value: Any, static: frozenset[str], dims: Dimensions) -
         return SequenceSpec(type(value), tuple(items))
     if isinstance(value, dict):
         items = [_describe(f"{path}[{key!r}]", x, static, dims) for key, x in value.items()]
-        return DictSpec(type(value), tuple(value), tuple(items))
+        return DictSpec(DictKind.of(value), tuple(value), tuple(items))
     if _is_constant(value):
         return ConstSpec(value)
     return ObjectSpec(value) if is_object(value) else _refuse_type(path, value)
@@ -354,7 +357,7 @@ def _require(path: str, spec: Spec, given: Spec) -> None:
         for i, (item, other) in enumerate(zip(spec.items, given.items)):
             _require(f"{path}[{i}]", item, other)
     elif isinstance(spec, DictSpec) and isinstance(given, DictSpec):
-        if spec.kind is not given.kind or spec.keys != given.keys:
+        if spec.kind != given.kind or spec.keys != given.keys:
             raise errors.ArgumentValue(None, path, str(spec), str(given)).error()
         for key, item, other in zip(spec.keys, spec.items, given.items):
             _require(f"{path}[{key!r}]", item, other)
@@ -450,5 +453,5 @@ def rebuild(spec: Spec, leaf: Callable[[], Any]) -> Any:
         return spec.value
     items = [rebuild(item, leaf) for item in spec.items]
     if isinstance(spec, DictSpec):
-        return mapping(spec.kind, dict(zip(spec.keys, items)))
+        return spec.kind.make(dict(zip(spec.keys, items)))
     return sequence(spec.kind, items)

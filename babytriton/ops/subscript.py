@@ -75,8 +75,11 @@ def numbered(item: Any, sizes: Sequence[int]) -> Any:
     """
     parts = item if isinstance(item, tuple) else (item,)
     taken = [part for part in parts if part is not None and part is not Ellipsis]
-    several = any(isinstance(part, Value) and part.meta.dtype == torch.bool for part in taken)
-    if several or len(taken) > len(sizes) or not any(map(_is_mask, taken)):
+    others = any(
+        isinstance(part, bool) or (isinstance(part, Value) and part.meta.dtype == torch.bool)
+        for part in taken
+    )
+    if others or len(taken) > len(sizes) or not any(map(_is_mask, taken)):
         return item  # torch says what is wrong with it, if anything is
     dim, found = 0, []
     for part in expanded(item, len(sizes)):

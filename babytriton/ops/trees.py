@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from babytriton.containers import mapping, sequence
+from babytriton.containers import sequence
 from babytriton.types import Dim
 
 Kinds = type | tuple[type, ...]
@@ -35,8 +35,7 @@ def map_leaves(tree: Any, kinds: Kinds, fn: Callable[[Any], Any]) -> Any:
     if isinstance(tree, (tuple, list)):
         return _like_sequence(tree, [map_leaves(item, kinds, fn) for item in tree])
     if isinstance(tree, dict):
-        items = {key: map_leaves(item, kinds, fn) for key, item in tree.items()}
-        return mapping(type(tree), items)
+        return {key: map_leaves(item, kinds, fn) for key, item in tree.items()}
     if isinstance(tree, slice):
         return slice(*(map_leaves(x, kinds, fn) for x in (tree.start, tree.stop, tree.step)))
     return tree

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from tvm import relax
 
-from babytriton.containers import mapping, sequence
+from babytriton.containers import sequence
 from babytriton.ops import refusals
 from babytriton.ops.storage import Storage
 
@@ -335,7 +335,7 @@ def _map(tree: Any, leaf: Callable[[Any], Any]) -> Any:
         items = [_map(item, leaf) for item in tree]
         return items if isinstance(tree, list) else sequence(type(tree), items)
     if isinstance(tree, dict):
-        return mapping(type(tree), {key: _map(item, leaf) for key, item in tree.items()})
+        return {key: _map(item, leaf) for key, item in tree.items()}
     if isinstance(tree, slice):
         return slice(*(_map(x, leaf) for x in (tree.start, tree.stop, tree.step)))
     return leaf(tree)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from babytriton import errors
-from babytriton.containers import mapping, sequence
+from babytriton.containers import DictKind, sequence
 from babytriton.ops.layout import Layout
 from babytriton.runtime.executable import FORGET, Executable, virtual_machine
 from babytriton.runtime.interop import after_other_streams, called_with, on_device
@@ -160,5 +160,5 @@ def fill(structure: Any, leaf: Callable[[Any], Any], kinds: tuple[type, ...]) ->
         return items if isinstance(structure, list) else sequence(type(structure), items)
     if isinstance(structure, dict):
         filled = {key: fill(item, leaf, kinds) for key, item in structure.items()}
-        return mapping(type(structure), filled)
+        return DictKind.of(structure).make(filled)
     return structure

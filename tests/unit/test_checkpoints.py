@@ -97,6 +97,30 @@ def test_it_is_part_of_the_program() -> None:
     assert len(kernels(lowered.schedule().mod)) == 1
 
 
+def test_lists_of_modules_are_watched() -> None:
+    layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint_sequential(layers, 2, x, use_reentrant=False)
+
+    x, jitted = torch.randn(3, 4), bt.jit("cpu")(both)
+    torch.testing.assert_close(jitted(x), both(x))
+    layers[1] = nn.Linear(4, 4)
+    torch.testing.assert_close(jitted(x), both(x))
+
+
+@pytest.mark.parametrize(
+    ("segments", "named", "why"),
+    [(3, {}, "ValueError"), (0, {}, "ZeroDivisionError"), (2, {"foo": 1}, "arguments: foo")],
+)
+def test_sequences_that_torch_refuses(segments: int, named: dict[str, Any], why: str) -> None:
+    layers = [torch.sin, torch.cos]
+    with pytest.raises(CompileError, match=why):
+        bt.jit("cpu")(
+            lambda x: checkpoint_sequential(layers, segments, x, use_reentrant=False, **named)
+        )(torch.ones(3))
+
+
 def test_what_cannot_be_kept() -> None:
     x = torch.ones(3)
     contexts = lambda: (torch.no_grad(), torch.no_grad())  # noqa: E731

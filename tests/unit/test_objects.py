@@ -284,6 +284,24 @@ def test_objects_that_are_asked_for_what_their_classes_say_alone(owner: Any) -> 
     checked(bt.jit("cpu")(lambda x: owner(x) + 1), X)
 
 
+def test_what_a_metaclass_says_is_not_what_its_class_says() -> None:
+    class Meta(type):
+        @property
+        def by(cls) -> int:
+            return 5
+
+    class Scaled(metaclass=Meta):
+        @property
+        def by(self) -> int:
+            return 2
+
+    owner = Scaled()
+    jitted = bt.jit("cpu")(lambda x: x * owner.by)
+    for _ in range(3):
+        checked(jitted, X)
+    assert len(jitted.specializations()) == 1
+
+
 def test_what_classes_say_is_watched() -> None:
     class Scaled:
         def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -318,28 +336,48 @@ class Named(dict[str, Any]):
         return self.a + self["b"]
 
 
-class Counted(dict[str, Any]):
-    """A dict that cannot be made of its items alone."""
+class Output(collections.OrderedDict[str, Any]):
+    """A dict whose items are set as attributes as well; of the fields, those that were given."""
 
-    def __init__(self, items: Any, sets: int = 0) -> None:
-        self.sets = sets
-        super().__init__(items)
+    def __init__(self, loss: Any = None, logits: Any = None) -> None:
+        super().__init__()
+        self.loss, self.logits = loss, logits
+        for name, value in (("loss", loss), ("logits", logits)):
+            if value is not None:
+                self[name] = value
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.sets += 1
-        super().__setitem__(key, value)
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        setattr(self, name, value)
+
+
+class Looked(dict[str, Any]):
+    __getattr__ = dict.__getitem__
+
+
+class Tagged(dict[str, Any]):
+    def __new__(cls, tag: str) -> Tagged:
+        return super().__new__(cls)
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(x=X)
+
+
+class Upper(dict[str, Any]):
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name.upper(), value)
 
 
 def test_dicts_of_classes() -> None:
-    def named(given, counted):
-        both = given.total() + given.inner.c + counted["x"]
+    def named(given, other):
+        both = given.total() + given.inner.c + other["x"]
         ordered = collections.OrderedDict(z=both, a=given.a * 2)
         return Named(both=both, given=given), ordered, type(given) is Named, [ordered]
 
     jitted = bt.jit("cpu")(named)
     for i in range(4):  # the later ones by shortcuts
         given = Named(a=X + i, b=X * i, inner=Named(c=2))
-        args = given, Counted({"x": X})
+        args = given, Tagged("of an argument of its own")
         found, expected = jitted(*args), named(*args)
         torch.testing.assert_close(found, expected)
         assert [type(item) for item in found] == [type(item) for item in expected]
@@ -348,6 +386,57 @@ def test_dicts_of_classes() -> None:
     assert len(jitted.specializations()) == 1
     checked(jitted, Named(a=X, b=X, inner=Named(c=3)), {"x": X})
     assert len(jitted.specializations()) == 2
+
+
+def test_dicts_whose_items_are_attributes() -> None:
+    def doubled(given):
+        loss = None if given.loss is None else given.loss * 3
+        return Output(loss, given.logits * 2), given.loss is None, given
+
+    jitted = bt.jit("cpu")(doubled)
+    for loss in (None, None, None, X, X):
+        given = Output(loss, X + 1)
+        (found, *others), (expected, *theirs) = jitted(given), doubled(given)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(vars(found), vars(expected))
+        assert [type(item) for item in (found, *others)] == [Output, bool, Output]
+        assert others[0] == theirs[0]
+    assert len(jitted.specializations()) == 2
+
+
+@pytest.mark.parametrize("make", [Looked, Tagged, Upper])
+def test_dicts_of_classes_that_have_their_own_ways(make: Any) -> None:
+    given = Tagged("x") if make is Tagged else make(x=X)
+    jitted = bt.jit("cpu")(lambda given: (given["x"] + 1, given))
+    for _ in range(3):
+        found, whole = jitted(given)
+        torch.testing.assert_close(found, X + 1)
+        assert type(whole) is type(given)
+        assert list(whole) == ["x"]
+
+
+def test_what_dicts_hold_besides_their_items() -> None:
+    given = Named(x=X)
+    vars(given)["rate"] = 2.0
+    torch.testing.assert_close(bt.jit("cpu")(lambda given: given["x"] * 2)(given), X * 2)
+    with pytest.raises(bt.CompileError, match="a dict has no attribute `rate`"):
+        bt.jit("cpu")(lambda given: given["x"] * given.rate)(given)
+
+    class Plain(dict):
+        pass
+
+    config = Plain(n=None, flag=True)
+    config.rate, config.flagged, config.shift, config.none = 2.5, True, X, None
+
+    def configured(x):
+        y = x * config.rate if config.flagged else x
+        return y + config.shift if config.none is None else y
+
+    jitted = bt.jit("cpu")(configured)
+    checked(jitted, X)
+    for name, value in (("rate", 4.5), ("shift", X * 7), ("flagged", False), ("none", 3)):
+        setattr(config, name, value)
+        checked(jitted, X)
 
 
 def test_dicts_of_classes_from_outside() -> None:

@@ -57,6 +57,28 @@ def test_only_what_asks_has_programs_for_each_answer() -> None:
     assert len(compiled.specializations()) == 1
 
 
+def test_a_program_depends_on_no_more_than_it_asks() -> None:
+    x, y = leaf(), leaf()
+    jitted = jit(lambda x, y: x * 2 if x is y else x * 3)
+    leaves = jit(lambda x: x * 2 if x.is_leaf else x * 3)
+    for _ in range(2):
+        for grad in (None, torch.ones(3)):
+            x.grad = y.grad = grad
+            torch.testing.assert_close(jitted(x, y), x * 3)
+            torch.testing.assert_close(jitted(x, x), x * 2)
+            torch.testing.assert_close(leaves(x), x * 2)
+    assert len(jitted.specializations()) == 2
+    assert len(leaves.specializations()) == 1
+
+
+def test_lists_of_arguments() -> None:
+    def without(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [x * 2 for x in tensors if x.grad is None and x.is_leaf]
+
+    tensors = [leaf(), leaf(False), leaf() * 1, leaf(False) * 1]
+    torch.testing.assert_close(jit(without)(tensors), [x * 2 for x in (*tensors[:2], tensors[3])])
+
+
 def test_tensors_of_modules_in_all_modes() -> None:
     layer = nn.Linear(3, 3)
 
