@@ -18,6 +18,7 @@ from torch.nn.modules import module as torch_module
 from babytriton import errors
 from babytriton.diagnostics import CompileError
 from babytriton.frontend import calls, inlining
+from babytriton.frontend.callables import module_of
 from babytriton.frontend.captures import Guard, Place
 from babytriton.ops.value import values_in
 
@@ -75,7 +76,7 @@ def forward(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """``module.forward(...)``, inlined; a module of torch's that cannot be runs through torch."""
+    """``module.forward(...)``, inlined; one of torch's that cannot be runs through torch."""
     fn = calls.attribute(at, node, module, "forward")
     start, captured = at.program.mark(), at.program.captures.mark()
     try:
@@ -83,7 +84,7 @@ def forward(
     except CompileError as error:
         span = error.diagnostic.span
         theirs = span is not None and span.path.startswith(_TORCH)
-        if not theirs or not type(module).__module__.startswith("torch."):
+        if not theirs or not module_of(getattr(fn, "__func__", None)).startswith("torch."):
             raise
         if at.program.has_acted(start):
             raise
@@ -163,7 +164,9 @@ class Forward:
             return self._module.forward(*args, **kwargs)
         inside = {f"module.{name}": tensor for name, tensor in state.items()}
         twin = _twin(self._module, {})
-        return torch.func.functional_call(_WithoutHooks(twin), inside, args, kwargs)
+        call = _WithoutHooks(twin)
+        # Of tensors that are there twice, each name is given.
+        return torch.func.functional_call(call, inside, args, kwargs, tie_weights=False)
 
 
 def _twin(module: torch.nn.Module, made: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:

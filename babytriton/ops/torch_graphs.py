@@ -165,7 +165,8 @@ class TorchGradient:
                 none, where the gradients are to have gradients, and where the keeper is a copy.
         """
         every = leaves_in((list(grads), args, dict(kwargs)), torch.Tensor)
-        again = any(tensor.requires_grad for tensor in every)
+        # A program may be given the caller's own tensors, where nothing is recorded of them.
+        again = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in every)
         graph = None if again or keeper is None else Graph.kept_by(keeper)
         if graph is None:
             graph = self._run(args, dict(kwargs))

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import babytriton as bt
+from babytriton.ops.torch_graphs import TorchGradient
 
 
 @pytest.fixture(autouse=True)
@@ -667,6 +668,7 @@ LIBRARY: list[tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = [
     (lambda: nn.GroupNorm(2, 4), (torch.randn(2, 4, 3),)),
     (lambda: nn.GRUCell(3, 5), (torch.randn(2, 3), torch.randn(2, 5))),
     (lambda: nn.LSTM(3, 5, num_layers=2), (torch.randn(7, 2, 3),)),
+    (lambda: UsersLSTM(3, 5), (torch.randn(7, 2, 3),)),
     (lambda: nn.MultiheadAttention(8, 2, batch_first=True), (torch.randn(2, 5, 8),) * 3),
     (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 5, 8),)),
     (lambda: nn.EmbeddingBag(7, 3), (torch.tensor([[1, 2], [6, 0]]),)),
@@ -674,6 +676,10 @@ LIBRARY: list[tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = [
     (lambda: nn.PReLU(), (torch.randn(3, 5),)),
     (lambda: nn.Bilinear(3, 4, 5), (torch.randn(2, 3), torch.randn(2, 4))),
 ]
+
+
+class UsersLSTM(nn.LSTM):
+    """Its forward is torch's."""
 
 
 class MLPLike(nn.Module):
@@ -774,3 +780,31 @@ def test_a_module_can_be_called_while_another_thread_compiles_it() -> None:
         done.set()
         thread.join()
     assert not failures, failures
+
+
+def trained(module: Callable[..., Any], parameters: list[nn.Parameter], x: torch.Tensor) -> Any:
+    """What a module gives, and the gradients of its parameters."""
+    torch.manual_seed(1)
+    with torch.enable_grad():
+        result = module(x)[0]
+        return result, torch.autograd.grad(result.square().sum(), parameters)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_recurrent_modules_are_trained(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way back takes what torch has recorded, at each call, and runs nothing again."""
+    module, x = nn.LSTM(3, 3, num_layers=2, dropout=dropout), torch.randn(7, 2, 3)
+    parameters, compiled = list(module.parameters()), bt.jit("cpu")(module)
+    monkeypatch.setattr(TorchGradient, "_run", None)
+    for _ in range(4):
+        expected = trained(module, parameters, x)
+        torch.testing.assert_close(trained(compiled, parameters, x), expected)
+
+
+def test_recurrent_modules_with_one_weight_in_two_places() -> None:
+    module, x = nn.LSTM(3, 3, num_layers=2), torch.randn(7, 2, 3)
+    module.weight_ih_l1 = module.weight_ih_l0
+    parameters, compiled = list(module.parameters()), bt.jit("cpu")(module)
+    for _ in range(3):
+        expected = trained(module, parameters, x)
+        torch.testing.assert_close(trained(compiled, parameters, x), expected)
