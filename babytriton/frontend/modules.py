@@ -172,7 +172,8 @@ class Forward:
 def _twin(module: torch.nn.Module, made: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
     """A module that holds what another one does, so that tensors of it can be put into it.
 
-    Other threads go on calling the other one.
+    Other threads go on calling the other one. What is in its lists and dicts may be replaced in the
+    twin; whatever else it holds, the two share.
 
     Args:
         module: the other one.
