@@ -47,6 +47,9 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 # Stands between TVM's preamble and what a person reads.
 _OWN = "// Kernels, and the functions that they call\n\n"
 
+# Stands before what a person has written: a compiler then names lines as they are counted there.
+_EDITED = '#line 1 "edited.cu"\n'
+
 # Is defined in TVM's preamble, and hardly in a user's.
 _MARK = "#define TVM_ENABLE_L2_PREFETCH"
 
@@ -70,7 +73,7 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
         if source is None:
             kernels = fitted(called.named(ours.removeprefix(preamble)))
             return preamble + _OWN + called.source("") + kernels
-        return preamble + _OWN + called.source(source) + source
+        return preamble + _OWN + called.source(source) + _EDITED + source
 
     return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
 
@@ -186,7 +189,7 @@ def cuda_source(built: Executable, *, full: bool) -> str:
     """The kernels with the functions that they call, or all that is compiled."""
     source = built.cuda()
     own = source.partition(_OWN.strip())[2]
-    return source if full or not own else own.strip()
+    return source if full or not own else own.replace(_EDITED, "").strip()
 
 
 def portable_source(mod: IRModule, built: Executable) -> str:

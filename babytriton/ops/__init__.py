@@ -75,6 +75,7 @@ ROWS = (
 )
 PARTS = (
     *reductions.PARTS,
+    *scattering.PARTS,
     *moments.PARTS,
     *scans.PARTS,
     *softmax.PARTS,

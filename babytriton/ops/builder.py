@@ -305,6 +305,10 @@ class Builder(TorchCalls):
         """Whether gradients flow through a tensor."""
         return self.tape.follows(value)
 
+    def counted_axis(self, value: Value) -> int | None:
+        """The axis along which a tensor counts from 0, as ``torch.arange`` does, if any."""
+        return self.counted.axis(value.expr)
+
     def read(self, value: Value) -> relax.Expr:
         """A tensor as it is after its memory was written to."""
         return self.memory.read(value)

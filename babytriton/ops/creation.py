@@ -72,7 +72,10 @@ def _arange(site: Site, *bounds: Any, **named: Any) -> Any:
     def body(_: Any, i: Any) -> Any:
         return (first + by * i.astype(wide)).astype(dtype_of(site.dtype).name)
 
-    return site.compute("arange", site.shape, body)
+    found = site.compute("arange", site.shape, body)
+    if whole and not is_symbolic(start) and not is_symbolic(step) and (start, step) == (0, 1):
+        site.builder.counted.add(found)
+    return found
 
 
 def _eye(site: Site, *_: Any, **__: Any) -> Any:

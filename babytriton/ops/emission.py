@@ -12,6 +12,7 @@ from tvm.relax.script import builder as R
 from tvm.script.ir_builder import ir as I
 
 from babytriton.diagnostics import Span
+from babytriton.ops.counted import Counted
 from babytriton.ops.fallback import TORCH_CALL, TorchCall
 from babytriton.ops.functions import closed, from_te
 from babytriton.ops.meta import meta_of
@@ -55,6 +56,8 @@ class Emission:
         """How many calls the program makes for what they do, and not for a result."""
         self.views = Views()
         """Which of the program's tensors lie in the memory of others."""
+        self.counted = Counted()
+        """Which of them count along an axis."""
         self.bindings: dict[relax.Var, relax.Expr] = {}
         """What each variable stands for that is computed."""
         self.functions: dict[ir.GlobalVar, tirx.PrimFunc] = {}
@@ -74,6 +77,7 @@ class Emission:
         expr = expr if undone is None else undone
         found = R.emit(expr)
         self.views.note(found, expr)
+        self.counted.note(found, expr)
         self.bindings[found] = expr
         return found
 

@@ -21,7 +21,7 @@ from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
-from babytriton.ops.subscript import checked, from_end, index64
+from babytriton.ops.subscript import checked, index64
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of
@@ -76,8 +76,7 @@ def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
 def _take(site: Site, input: Value, index: Value) -> Any:
     def body(tensors: Sequence[Any], *at: Any) -> Any:
         x, picks = tensors
-        place = from_end(index64(picks(*at)), x.shape[0])
-        return checked(x, [place], [0])
+        return checked(x, [index64(picks(*at))], [0], wraps=True)
 
     return site.gather("take", site.shape, body, input.reshape(-1).expr, index.expr)
 

@@ -10,12 +10,15 @@ import torch
 from tvm import relax, tirx
 
 from babytriton.ops.assignments import put_at
+from babytriton.ops.counted import Picks
 from babytriton.ops.gradients import scattering as gradients
+from babytriton.ops.gradients.positions import is_place
 from babytriton.ops.meta import typed
 from babytriton.ops.numerics import opmath
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import int64, is_one, is_symbolic
+from babytriton.ops.storage import memory_of
 from babytriton.ops.subscript import cut_of, from_end, from_start, index64, require_one_dtype
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
@@ -122,12 +125,11 @@ def _placed(
 
     def places(picks: Sequence[Any], at: Place, i: Expr) -> Any:
         pick = index64(picks[0][i])
-        pick = from_end(pick, int64(sizes[dim])) if wrap else pick
         return [*at[:dim], pick, *at[dim:]], [*at[:dim], i, *at[dim:]]
 
     slices, count = (*sizes[:dim], *sizes[dim + 1 :]), index.meta.numel()
     flat = index if index.meta.ndim == 1 else index.reshape(-1)
-    return Writes(input, [flat], source, combine, slices, count, [dim], places).emit(site)
+    return Writes(input, [flat], source, combine, slices, count, [dim], places, wrap).emit(site)
 
 
 def _index_add(
@@ -169,25 +171,84 @@ def _index_put(
     require_one_dtype(input, values)
     shape = tuple(input.meta.shape)
     dims = [dim for dim, x in enumerate(indices) if x is not None]
+    picks = Picks.of(shape, dims, given)
     others = [dim for dim in range(len(shape)) if dim not in dims]
-    common = torch.broadcast_shapes(*(tuple(x.meta.shape) for x in given))
     # Where the indices stand side by side, their dimensions stand where they stood.
     first = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    rest = [shape[dim] for dim in others]
+    _require_broadcast(site, values, (*rest[:first], *picks.common, *rest[first:]))
+    if picks.is_one_of_each and _is_own(site, input):
+        return _put_in_lines(input, indices, values, picks, first, accumulate)
+    lines = [dim for dim in range(len(shape)) if dim not in picks.picked]
+    read = [x for x, dim in zip(given, dims) if dim in picks.picked]
+    sizes = [picks.common[axis] for axis in picks.free]
 
-    def places(picks: Sequence[Any], at: Place, i: Expr) -> Any:
-        write = _unraveled(i, common)
-        place = dict(zip(others, at))
-        for dim, pick in zip(dims, picks):
-            index = tirx.BufferLoad(pick, broadcast(pick, write))
-            place[dim] = from_end(index64(index), int64(shape[dim]))
-        origin = [*at[:first], *write, *at[first:]]
+    def places(buffers: Sequence[Any], at: Place, i: Expr) -> Any:
+        place = dict(zip(lines, at))
+        write = {axis: place[dim] for dim, axis in picks.counted.items()}
+        write |= zip(picks.free, _unraveled(i, sizes))
+        where = [write[axis] for axis in range(len(picks.common))]
+        along = [place[dim] for dim in others]
+        for dim, buffer in zip(picks.picked, buffers):
+            index = tirx.BufferLoad(buffer, broadcast(buffer, where))
+            place[dim] = index64(index)
+        origin = [*along[:first], *where, *along[first:]]
         return [place[dim] for dim in range(len(shape))], origin
 
     combine = added if accumulate else replaced
-    rest = [shape[dim] for dim in others]
-    _require_broadcast(site, values, (*rest[:first], *common, *rest[first:]))
-    count = math.prod(common)
-    return Writes(input, given, values, combine, rest, count, dims, places).emit(site)
+    slices = [shape[dim] for dim in lines]
+    writes = Writes(input, read, values, combine, slices, picks.count, picks.picked, places, True)
+    return writes.emit(site)
+
+
+def _is_own(site: Site, input: Value) -> bool:
+    """Whether the program makes a tensor: of others, what is written may be all that it makes."""
+    memory = input.storage
+    made = input.expr if memory is None else memory.first[0]
+    callers = any(x.is_callers for x in memory_of([input]))
+    return made in site.builder.bindings and not callers
+
+
+def _put_in_lines(
+    input: Any,
+    indices: Sequence[Any],
+    values: Any,
+    picks: Picks,
+    first: int,
+    accumulate: bool,
+) -> Any:
+    """Elements at one place of each line, which each knows by its own: elementwise.
+
+    Args:
+        input: what they are written to.
+        indices: a tensor for each dimension that has indices, and ``None`` for others.
+        values: the elements.
+        picks: what the indices pick.
+        first: where the dimensions that the indices broadcast to stand in ``values``.
+        accumulate: whether they are added.
+    """
+    [dim], axes, rank = picks.picked, picks.common, input.ndim
+    others = [d for d in range(rank) if d not in picks.counted and d != dim]
+    rest = [input.shape[d] for d in others]
+    order = [*picks.counted, *others]
+
+    def laid(x: Any, more: Sequence[Any]) -> Any:
+        """With its axes as the lines lie, and 1 element along each."""
+        x = x.permute([*picks.counted.values(), *picks.free, *range(len(axes), x.ndim)])
+        x = x.reshape([*(input.shape[d] for d in picks.counted), *more])
+        x = x.permute([order.index(d) for d in range(rank) if d != dim])
+        return x.unsqueeze(dim)
+
+    index = laid(indices[dim].expand(axes), [1] * len(rest))
+    if all(is_one(n) for n in values.shape):
+        new = values.reshape(())
+    else:
+        values = values.expand([*rest[:first], *axes, *rest[first:]])
+        values = values.movedim([first + n for n in range(len(axes))], list(range(len(axes))))
+        new = laid(values, rest)
+    return torch.where(
+        is_place(index, input.shape[dim], dim), input + new if accumulate else new, input
+    )
 
 
 def _put_at(site: Site, input: Value, item: Sequence[Any], values: Value) -> Any:
@@ -206,13 +267,13 @@ def _put_at(site: Site, input: Value, item: Sequence[Any], values: Value) -> Any
             if dim in cuts:
                 found.append(int64(cuts[dim].start) + next(along) * int64(cuts[dim].step))
             elif isinstance(part, Value):
-                found.append(from_end(index64(next(told)[()]), int64(size)))
+                found.append(index64(next(told)[()]))
             else:
                 found.append(int64(from_start(part, size)))
         return found, list(at)
 
     _require_broadcast(site, values, tuple(lengths))
-    return Writes(input, numbers, values, replaced, lengths, 1, dims, places).emit(site)
+    return Writes(input, numbers, values, replaced, lengths, 1, dims, places, True).emit(site)
 
 
 def _require_broadcast(site: Site, values: Value, shape: tuple[int, ...]) -> None:
@@ -281,6 +342,18 @@ def _slice_scatter(
     return site.compute("slice_scatter", site.shape, body, input.expr, source)
 
 
+def _is_place(site: Site, index: Value, size: Any, dim: int) -> Any:
+    # 32 bits: twice as many fit in a vector.
+    is_short = not is_symbolic(size) and size < 1 << 31
+
+    def body(tensors: Sequence[Any], *at: Any) -> Any:
+        own = [int64(0) if d == dim else i for d, i in enumerate(at)]
+        pick = from_end(index64(tensors[0](*own)), int64(size))
+        return tirx.EQ(*(x.astype("int32") if is_short else x for x in (at[dim], pick)))
+
+    return site.compute("is_place", site.shape, body, index.expr)
+
+
 ROWS: tuple[Op, ...] = (
     Op("scatter", (torch.scatter, T.scatter), _scatter, gradient=gradients.scatter),
     Op(
@@ -329,3 +402,5 @@ ROWS: tuple[Op, ...] = (
         why="which element goes where depends on all of the mask before it",
     ),
 )
+
+PARTS: tuple[Op, ...] = (Op("is_place", (is_place,), _is_place),)

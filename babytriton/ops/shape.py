@@ -15,7 +15,7 @@ from babytriton.ops.gradients import shape as gradients
 from babytriton.ops.gradients.elementwise import same
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
-from babytriton.ops.sizes import int64
+from babytriton.ops.sizes import int64, same_shape
 from babytriton.ops.table import Op
 from babytriton.ops.value import Value
 from babytriton.types import dtype_of
@@ -25,6 +25,8 @@ T: Any = torch.Tensor  # typed stubs take the properties among its attributes fo
 
 def _reshape(site: Site, input: Value, *_: Any, **__: Any) -> Any:
     """torch has worked the new shape out already."""
+    if same_shape(input.meta.shape, site.shape):
+        return input
     return relax.op.reshape(input.expr, _shape(site.out))
 
 
@@ -122,6 +124,8 @@ def _as_strided(
 
 
 def _broadcast(site: Site, input: Value, *_: Any, **__: Any) -> Any:
+    if same_shape(input.meta.shape, site.shape):
+        return input
     return relax.op.broadcast_to(input.expr, _shape(site.out))
 
 

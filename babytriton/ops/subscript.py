@@ -12,6 +12,7 @@ import torch
 from tvm import relax, te, tirx
 
 from babytriton.ops import numerics
+from babytriton.ops.counted import Picks
 from babytriton.ops.gradients import subscript as gradients
 from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
@@ -23,7 +24,9 @@ from babytriton.types import dtype_of
 T = torch.Tensor
 
 
-def checked(x: te.Tensor, places: Sequence[Any], dims: Sequence[int]) -> Any:
+def checked(
+    x: te.Tensor, places: Sequence[Any], dims: Sequence[int], *, wraps: bool = False
+) -> Any:
     """``x[places]``, or NaN (zero for integers) where it lies outside of ``x``.
 
     A kernel cannot raise as torch does on the CPU; it must not read other memory either.
@@ -32,11 +35,17 @@ def checked(x: te.Tensor, places: Sequence[Any], dims: Sequence[int]) -> Any:
         x: the tensor to read.
         places: a position in each dimension.
         dims: those in which the position came from a tensor.
+        wraps: whether negative ones of these count from the end.
     """
-    found = x(*places)
+    inside = [is_inside(places[dim], x.shape[dim], wraps=wraps) for dim in dims]
+    found = x(
+        *(
+            from_end(place, x.shape[dim]) if wraps and dim in dims else place
+            for dim, place in enumerate(places)
+        )
+    )
     if not dims:
         return found
-    inside = [tirx.all(places[dim] >= 0, places[dim] < x.shape[dim]) for dim in dims]
     missing = numerics.like(found, math.nan if numerics.is_float(found) else 0)
     # Not Select, which reads before it chooses; clamping for it does not help, as TVM knows the
     # condition and takes the clamp away again.
@@ -46,6 +55,11 @@ def checked(x: te.Tensor, places: Sequence[Any], dims: Sequence[int]) -> Any:
 def index64(place: Any) -> Any:
     """An element of an index tensor as an address."""
     return place.astype("int64")
+
+
+def is_inside(place: Any, size: Any, *, wraps: bool) -> Any:
+    """Whether a position is one of a dimension, also from the end if it wraps."""
+    return tirx.all(place >= (-size if wraps else 0), place < size)
 
 
 def from_end(place: Any, size: int) -> Any:
@@ -225,25 +239,28 @@ def _gathered(
     dims = sorted(indices)
     shaped = [dim for dim in dims if indices[dim].meta.ndim]
     kept = [dim for dim in range(len(expr.ty.shape)) if dim in shaped or dim not in dims]
-    common = torch.broadcast_shapes(*(tuple(indices[dim].meta.shape) for dim in shaped))
+    given = Picks.of(expr.ty.shape, dims, [indices[dim] for dim in dims])
     ranks = [kept.index(dim) for dim in shaped]
     adjacent = ranks == list(range(ranks[0], ranks[-1] + 1)) if ranks else False
     at = ranks[0] if adjacent else 0
+    rank = len(given.common)
 
     def body(tensors: Sequence[Any], *index: Any) -> Any:
         x, *picks = tensors
-        where = index[at : at + len(common)]
-        others = iter((*index[:at], *index[at + len(common) :]))
+        where = index[at : at + rank]
+        others = iter((*index[:at], *index[at + rank :]))
         places: list[Any] = []
-        for dim, size in enumerate(x.shape):
-            if dim in indices:
-                pick = index64(broadcast_read(picks[dims.index(dim)], where))
-                places.append(from_end(pick, size))
+        for dim in range(len(x.shape)):
+            if dim in given.counted:
+                places.append(where[given.counted[dim]])
+            elif dim in indices:
+                pick = picks[given.picked.index(dim)]
+                places.append(index64(broadcast_read(pick, where)))
             else:
                 places.append(next(others))
-        return checked(x, places, dims)
+        return checked(x, places, given.picked, wraps=True)
 
-    picks = [indices[dim].expr for dim in dims]
+    picks = [indices[dim].expr for dim in given.picked]
     return site.gather("index", shape, body, expr, *picks)
 
 

@@ -31,6 +31,9 @@ class Emitter(Protocol):
     def follows(self, value: Value) -> bool:
         """Whether gradients flow through a tensor."""
 
+    def counted_axis(self, value: Value) -> int | None:
+        """The axis along which a tensor counts from 0, as ``torch.arange`` does, if any."""
+
     def read(self, value: Value) -> relax.Expr:
         """A tensor whose storage may have been written to since it was made."""
 

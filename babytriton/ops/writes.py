@@ -29,6 +29,7 @@ from babytriton.ops.primfunc import nodes
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64
+from babytriton.ops.subscript import from_end, is_inside
 from babytriton.ops.value import Value
 from babytriton.types import TensorType, dtype_of
 
@@ -91,6 +92,7 @@ class Writes:
         dims: the dimensions of the tensor whose places the indices, or numbers, tell.
         places: from the index buffers, a slice's index and the number of a write: the position
             to write to, and the position to read ``source`` at, which broadcasts.
+        wraps: whether negative places of these dimensions count from the end.
     """
 
     tensor: Value
@@ -101,6 +103,7 @@ class Writes:
     count: int
     dims: Sequence[int]
     places: Callable[..., tuple[Place, Place]]
+    wraps: bool = False
 
     def emit(self, site: Site) -> relax.Var:
         """A copy of the tensor with the writes in each of the slices.
@@ -204,14 +207,19 @@ class Writes:
             lanes = S.serial(int64(0), beside) if is_beside else nullcontext()
             with S.serial(int64(0), int64(self.count)) as i, lanes as lane:
                 own = [*at[:-1], first + lane] if is_beside else at
-                place, origin = self.places(picks, own, i)
+                told, origin = self.places(picks, own, i)
+                place = [_named(x) if d in self.dims else x for d, x in enumerate(told)]
                 if has_source:
                     new = tirx.BufferLoad(others[0], broadcast(others[0], origin))
                 else:
                     new = tirx.const(number(self.source, dtype), dtype_of(dtype).name)
-                inside = [tirx.all(place[d] >= 0, place[d] < int64(shape[d])) for d in self.dims]
+                sizes = {d: int64(shape[d]) for d in self.dims}
+                inside = [is_inside(place[d], n, wraps=self.wraps) for d, n in sizes.items()]
                 with S.If(tirx.all(*inside)), S.Then():
-                    at_out = element(place)
+                    wrapped = sizes if self.wraps else ()
+                    at_out = element(
+                        [from_end(x, sizes[d]) if d in wrapped else x for d, x in enumerate(place)]
+                    )
                     S.buffer_store(out, self.combine(out[tuple(at_out)], new), at_out)
 
     def _ranges(
@@ -255,6 +263,18 @@ class Put:
         """The memory after these writes, as a tensor of a layout."""
         element = Layout.of(self.writes.tensor.meta).elements_of(base)
         return self.writes.into(self.site, self.contents, base.shape, element)
+
+
+def _named(place: Expr) -> Expr:
+    """A variable for an element of a tensor, which its uses load once.
+
+    A single number, such as that of a loop's step, may be known where it is used.
+    """
+    if not any(len(load.indices) for load in nodes(place, ir.TensorLoad)):
+        return place
+    variable = tirx.Var("place", place.ty.dtype)
+    S.bind(place, var=variable)
+    return variable
 
 
 @contextmanager

@@ -30,6 +30,9 @@ class Backend:
         little: how many numbers kernels read in less time than it takes to launch one.
         cheap: how much kernels compute again, in nodes of expressions for a number, rather than
             that others write it to memory.
+        tables: elements from which on a tensor that is known while compiling, and that kernels
+            compute from their indices in no time, is not in memory.
+        shares_tables: whether it is where several kernels read it.
         loops: whether kernels have the loops inside whose steps work on elements for themselves.
     """
 
@@ -46,4 +49,6 @@ class Backend:
     small: int = 0
     little: int = 0
     cheap: int = 0
+    tables: int = 2
+    shares_tables: bool = False
     loops: bool = False

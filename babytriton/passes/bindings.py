@@ -37,6 +37,12 @@ def read_by(binding: relax.Binding) -> list[relax.Var]:
     return list(relax.analysis.free_vars(binding.value))
 
 
+def calls_kernel(binding: relax.Binding) -> bool:
+    """Whether it is of a kernel's new results, for which no call has to tell sizes."""
+    call = getattr(binding, "value", None)
+    return isinstance(call, ir.Call) and call.op == CALL_TIR and len(call.args) == 2
+
+
 def is_tensor(var: relax.Var) -> bool:
     """Whether the variable is a tensor, and no number or tuple."""
     return isinstance(var.ty, relax.TensorType)
@@ -112,11 +118,31 @@ def add_kernel(
     return var
 
 
+def with_blocks(
+    function: relax.Function,
+    blocks: Sequence[relax.BindingBlock],
+    params: Sequence[relax.Var] | None = None,
+) -> relax.Function:
+    """The function with other bindings, and perhaps other parameters."""
+    return relax.Function(
+        list(function.params if params is None else params),
+        relax.SeqExpr(list(blocks), function.body.body),
+        *(function.ret_ty, function.is_pure, function.attrs, function.span),
+    )
+
+
 def replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:
     """An expression of other variables."""
     if not variables:
         return expr
     return tvm_ffi.structural_map(expr, (ir.Var, lambda var: variables.get(var, var)))
+
+
+def call_of(kernel: ir.GlobalVar, arguments: Sequence[relax.Expr], type: ir.Type) -> ir.Call:
+    """A call of a kernel for a new tensor of a type."""
+    call = relax.call_tir(kernel, list(arguments), out_ty=type)
+    _update_type(call, type)
+    return call
 
 
 def with_arguments(call: ir.Call, arguments: Sequence[relax.Expr]) -> ir.Call:

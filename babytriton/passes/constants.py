@@ -13,6 +13,7 @@ from tvm import ir, relax, te, tirx
 from tvm.ir import IRModule
 
 from babytriton.passes.bindings import add_kernel, with_arguments
+from babytriton.passes.uniform import number_of
 
 
 def of_their_own(mod: IRModule) -> IRModule:
@@ -91,13 +92,9 @@ class _Copies:
 
     def _filling(self, constant: ir.GenericConst) -> ir.GlobalVar | None:
         """A kernel that stores the one number which all elements are; None if there are others."""
-        numbers, dtype = constant.value.numpy(), str(constant.ty.dtype)
-        if numbers.dtype.kind not in "biuf" or not numbers.size:
+        number = number_of(constant)
+        if number is None:
             return None
-        size, contents = numbers.itemsize, numbers.tobytes()
-        if contents != contents[:size] * numbers.size:
-            return None
-        number = tirx.const(numbers.flat[0].item(), dtype)
         fill = te.compute(list(constant.ty.shape), lambda *_: number, name="full")
         return self._kernel("full", [fill])
 

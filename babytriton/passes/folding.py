@@ -1,65 +1,62 @@
-"""Constant folding: what depends on no argument is computed while compiling, but for large tables.
+"""Constant folding: what depends on no argument is computed while compiling, but for some tables.
 
 A causal mask that compares an `arange` with itself would be a table in memory, as large as what it
 masks. Kernels have their indices at hand: what only compares, chooses from, or does sums of these
-stays a part of what reads it.
+stays a part of what reads it (`tables.py`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
-from tvm import IRModule, ir, relax, s_tir, tirx
+from tvm import IRModule, ir, relax, te, tirx
 
-from babytriton.ops.primfunc import nodes
 from babytriton.passes.alike import Alike
 from babytriton.passes.bindings import (
-    CALL_TIR,
+    add_kernel,
+    calls_kernel,
     elements,
     is_tensor,
     read_by,
     replaced,
     with_arguments,
+    with_blocks,
 )
-from babytriton.passes.blocks import plain_blocks
 from babytriton.passes.duplicates import same_as_before
-from babytriton.passes.intrinsics import function_name
-from babytriton.passes.scheduling import is_scheduled
+from babytriton.passes.names import has_name, with_name
+from babytriton.passes.tables import SMALL, Computed, known_in, shown
+from babytriton.passes.uniform import with_opaque_zero
 
-LARGE = 1 << 14
-"""Elements from which on a tensor is no table."""
-
-LONGEST = 8
-"""Kernels of one element after the other that take about as long as a load from memory."""
-
-_Variables = Mapping[relax.Var, relax.Var]
+_LEFT, _MOST = 1 << 10, 1 << 20
+"""Elements up to which TVM folds what is computed from nothing; and up to which this does."""
 
 
-def fold_constants(mod: IRModule) -> IRModule:
+def fold_constants(mod: IRModule, large: int, shares: bool) -> IRModule:
     """The program with constants for what is known while compiling.
 
     Args:
         mod: of calls of kernels that are not fused yet.
+        large: elements from which on a tensor is no table, if it is computed in short.
+        shares: whether it is one all the same where several kernels read it.
     """
     functions = dict(mod.functions_items())
-    hidden: dict[str, dict[relax.Var, relax.Expr]] = {}
+    hidden: dict[str, Mapping[relax.Var, relax.Expr]] = {}
     for var, function in mod.functions_items():
         if isinstance(function, relax.Function):
             functions[var] = function = _each_once(mod, function)
-            tables = _Tables(mod, function)
-            found = tables.hidden()
-            if tables.sources:
-                functions[var], hidden[var.name_hint] = found, tables.sources
+            computed = Computed(mod, function, large, shares)
+            found = computed.hidden()
+            if computed.sources:
+                functions[var], hidden[var.name_hint] = found, computed.sources
+    folded = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
     if not hidden:
-        mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        return relax.transform.FoldConstant()(mod)
-    kernels = {call.args[0]: mod[call.args[0]] for x in hidden.values() for call in x.values()}
-    mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    mod = relax.transform.FoldConstant()(relax.transform.DeadCodeElimination()(mod))
+        return _by_tvm(folded)
+    called = dict.fromkeys(call.args[0] for x in hidden.values() for call in x.values())
+    kernels = {var: with_opaque_zero(mod[var]) for var in called}
+    folded = _by_tvm(relax.transform.DeadCodeElimination()(folded))
     functions = {
-        var: _shown(function, hidden.get(var.name_hint, {}))
-        for var, function in mod.functions_items()
+        var: shown(function, hidden.get(var.name_hint, {}))
+        for var, function in folded.functions_items()
     }
     functions |= kernels  # which nothing called meanwhile
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -70,11 +67,11 @@ def _each_once(mod: IRModule, function: relax.Function) -> relax.Function:
 
     The layers of a network have one mask, and TVM compiles what computes it for each anew.
     """
-    folded = _folded(function)
+    folded = known_in(function)
 
     def is_small(var: relax.Var) -> bool:
         is_inside = var in folded and isinstance(var, relax.DataflowVar)
-        return is_inside and is_tensor(var) and elements(var) < LARGE
+        return is_inside and is_tensor(var) and elements(var) < SMALL
 
     parts = [[x for x in block.bindings if is_small(x.var)] for block in function.body.blocks]
     called = dict.fromkeys(binding.value.args[0] for part in parts for binding in part)
@@ -94,155 +91,121 @@ def _each_once(mod: IRModule, function: relax.Function) -> relax.Function:
         type(block)([x for x in block.bindings if x.var not in same])
         for block in function.body.blocks
     ]
+    whole = replaced(relax.SeqExpr(blocks, function.body.body), same)
     return relax.Function(
-        function.params,
-        replaced(relax.SeqExpr(blocks, function.body.body), same),
-        *(function.ret_ty, function.is_pure, function.attrs, function.span),
+        *(function.params, whole, function.ret_ty, function.is_pure, function.attrs, function.span)
     )
 
 
-def _folded(function: relax.Function) -> set[relax.Var]:
-    """The results of kernels that are known while compiling."""
-    found: set[relax.Var] = set()
-    for block in function.body.blocks:
-        for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
-            if _is_kernel(binding) and all(x in found for x in read_by(binding)):
-                found.add(binding.var)
-    return found
+def _by_tvm(mod: IRModule) -> IRModule:
+    """The program with what is known as constants, which are called as the user calls them."""
+    functions = dict(mod.functions_items())
+    given = {var: _tensors_of_calls(function) for var, function in functions.items()}
+    for var, function in mod.functions_items():
+        if isinstance(function, relax.Function):
+            functions[var] = _with_large_sources(functions, function)
+    mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    mod = relax.transform.FoldConstant()(mod)
+    functions = {var: _with_names(func, given.get(var, {})) for var, func in mod.functions_items()}
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-class _Tables:
-    """The large tensors of a function that are computed from nothing, in short.
+def _with_large_sources(
+    functions: dict[ir.GlobalVar, ir.BaseFunc], function: relax.Function
+) -> relax.Function:
+    """The function with large tensors that TVM folds, where tables are made of them.
+
+    It leaves to the run what is large and computed from nothing. What is computed from that, as the
+    tables of a rotary embedding are, each call would compute.
 
     Args:
-        mod: has the kernels.
-        function: of the program.
-
-    Attributes:
-        sources: the calls that these begin with, by parameters that are to stand for them.
+        functions: of the program; kernels are added that read a number, which they do not need.
+        function: one of them.
     """
-
-    def __init__(self, mod: IRModule, function: relax.Function) -> None:
-        self._mod, self._function = mod, function
-        self._known: dict[relax.Var, relax.Expr] = {}
-        """What computes a tensor from others here, or from nothing."""
-        self._lengths: dict[relax.Var, int] = {}
-        """How many kernels do so, one after the other."""
-        self._places: dict[relax.Var, relax.Var] = {}
-        """The parameter for each tensor that is computed from nothing."""
-        self.sources: dict[relax.Var, relax.Expr] = {}
-        self._folded = _folded(function)
-        self._readers: Counter[relax.Var] = Counter()
-        """How many kernels that are not read a tensor."""
-        for block in function.body.blocks:
-            for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
-                self._learn(binding)
-                if binding.var not in self._folded:
-                    self._readers.update(read_by(binding))
-
-    def hidden(self) -> relax.Function:
-        """The function with parameters for what such tensors begin with, so that none is known.
-
-        Those are tables all the same that several kernels read, which would not be one with each.
-        """
-        function = self._function
-        blocks = []
-        for block in function.body.blocks:
-            bindings: list[relax.Binding] = []
-            for binding in block.bindings:
-                if isinstance(block, relax.DataflowBlock) and binding.var not in self._folded:
-                    binding = self._with_its_own(binding, bindings)
-                bindings.append(binding)
-            blocks.append(type(block)(bindings))
-        return relax.Function(
-            [*function.params, *self.sources],
-            relax.SeqExpr(blocks, function.body.body),
-            *(function.ret_ty, function.is_pure, function.attrs, function.span),
-        )
-
-    def _learn(self, binding: relax.Binding) -> None:
-        """Take note of what computes a tensor in short, of others that are so computed."""
-        if not _is_kernel(binding) or not isinstance(binding.var, relax.DataflowVar):
-            return
-        given = binding.value.args[1].fields
-        if not is_tensor(binding.var) or not all(x in self._known for x in given):
-            return
-        length = 1 + max((self._lengths[x] for x in given), default=0)
-        kernel = self._mod[binding.value.args[0]]
-        blocks = [] if is_scheduled(kernel) else plain_blocks(kernel)
-        if blocks and length <= LONGEST and all(map(_is_short, blocks)):
-            self._known[binding.var], self._lengths[binding.var] = binding.value, length
-
-    def _with_its_own(self, binding: relax.Binding, before: list[relax.Binding]) -> relax.Binding:
-        """A binding that reads large tensors which are computed for it alone.
-
-        Args:
-            binding: any.
-            before: to which that is added.
-        """
-        made: dict[relax.Var, relax.Var] = {}
-        for var in read_by(binding):
-            if var in self._known and elements(var) >= LARGE and self._readers[var] == 1:
-                self._compute(var, made, before)
-        read = {var: made[var] for var in read_by(binding) if var in made}
-        return _reading(binding, binding.var, read)
-
-    def _compute(
-        self, var: relax.Var, made: dict[relax.Var, relax.Var], before: list[relax.Binding]
-    ) -> None:
-        """Bind another variable to what a tensor is, computed once more."""
-        if var in made:
-            return
-        call = self._known[var]
-        for given in call.args[1].fields:
-            self._compute(given, made, before)
-        if not call.args[1].fields:
-            place = self._places.setdefault(var, relax.Var(var.name, var.ty))
-            self.sources[place], made[var] = call, place
-            return
-        value = replaced(call, made)
-        made[var] = relax.DataflowVar(var.name, var.ty)
-        before.append(relax.VarBinding(made[var], value))
-
-
-def _is_kernel(binding: relax.Binding) -> bool:
-    call = getattr(binding, "value", None)
-    return isinstance(call, ir.Call) and call.op == CALL_TIR and len(call.args) == 2
-
-
-def _is_short(block: s_tir.SBlock) -> bool:
-    """Whether a block compares, chooses, or adds up, for each of its points.
-
-    A sum of 64 bits that wraps around is long on the CPU, where it shifts (`ops/wrapping.py`).
-    """
-    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
-        return False
-    calls, shifts = nodes(block.body.value, ir.Call), nodes(block.body.value, tirx.RShift)
-    return not shifts and all(function_name(call) == "if_then_else" for call in calls)
-
-
-def _reading(binding: relax.Binding, var: relax.Var, made: _Variables) -> relax.Binding:
-    """A binding of a variable to what others make of it."""
-    if not isinstance(binding, relax.VarBinding):
-        return binding
-    return relax.VarBinding(var, replaced(binding.value, made), binding.span)
-
-
-def _shown(function: ir.BaseFunc, sources: Mapping[relax.Var, relax.Expr]) -> ir.BaseFunc:
-    """The function that computes what it was given, in each block that reads it."""
+    known = known_in(function)
+    sources = {
+        binding.var
+        for block in function.body.blocks
+        for binding in block.bindings
+        if binding.var in known and not read_by(binding) and _is_large(binding.var)
+    }
     if not sources:
         return function
-    count = len(function.params) - len(sources)
-    calls = dict(zip(function.params[count:], sources.values()))
+    wanted: set[relax.Var] = set()
+    for block in reversed(function.body.blocks):
+        for binding in reversed(block.bindings):
+            is_table = binding.var in wanted and elements(binding.var) <= _MOST
+            if binding.var not in known or (is_table and binding.var not in sources):
+                read = [x for x in read_by(binding) if x in known]
+                wanted.update(x for x in read if binding.var in known or x not in sources)
+    made: dict[relax.Var, relax.Var] = {}
     blocks = []
     for block in function.body.blocks:
-        read = {var for binding in block.bindings for var in read_by(binding)}
-        made = {x: relax.DataflowVar(x.name, x.ty) for x in calls if x in read}
-        first = [relax.VarBinding(var, calls[param]) for param, var in made.items()]
-        rest = [_reading(binding, binding.var, made) for binding in block.bindings]
-        blocks.append(type(block)([*first, *rest]))
-    return relax.Function(
-        function.params[:count],
-        relax.SeqExpr(blocks, function.body.body),
-        *(function.ret_ty, function.is_pure, function.attrs, function.span),
+        bindings: list[relax.Binding] = []
+        for binding in block.bindings:
+            if binding.var in wanted & sources:
+                var = made[binding.var] = relax.DataflowVar(binding.var.name, binding.var.ty)
+                value = _of_number(functions, binding.value)
+                bindings += [binding, relax.VarBinding(var, value)]
+            elif binding.var in wanted:
+                value = replaced(binding.value, made)
+                bindings.append(relax.VarBinding(binding.var, value, binding.span))
+            else:
+                bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    return with_blocks(function, blocks)
+
+
+def _is_large(var: relax.Var) -> bool:
+    """Whether a tensor of a known size has more elements than what TVM folds."""
+    return (
+        is_tensor(var)
+        and all(isinstance(n, tirx.IntImm) for n in var.ty.shape)
+        and _LEFT < elements(var) <= _MOST
     )
+
+
+def _of_number(functions: dict[ir.GlobalVar, ir.BaseFunc], call: ir.Call) -> ir.Call:
+    """The call of a kernel that reads nothing, as one of the same kernel that is given a number."""
+    number = te.placeholder((), "float32", "number")
+    copy = te.compute((), lambda: number(), name="copy")
+    param = te.create_prim_func([number, copy], "int64").params[0]
+    func = functions[call.args[0]]
+    given = tirx.PrimFunc([param, *func.params], func.body, func.ret_type, func.attrs)
+    kernel = add_kernel(functions, call.args[0].name_hint, given)
+    return with_arguments(call, [kernel, relax.Tuple([relax.const(0.0, "float32")])])
+
+
+def _tensors_of_calls(function: ir.BaseFunc) -> dict[str, list[relax.Expr]]:
+    """What the calls of kernels read, by the names of what these give."""
+    return {
+        binding.var.name: list(binding.value.args[1].fields)
+        for block in getattr(getattr(function, "body", None), "blocks", ())
+        for binding in block.bindings
+        if calls_kernel(binding)
+    }
+
+
+def _with_names(function: ir.BaseFunc, given: Mapping[str, list[relax.Expr]]) -> ir.BaseFunc:
+    """The function with the user's names for what its calls read, and is a constant now."""
+    named: dict[tuple[ir.GenericConst, str], ir.GenericConst] = {}
+
+    def called(expr: relax.Expr, before: relax.Expr) -> relax.Expr:
+        is_named = isinstance(before, relax.Var) and has_name(before)
+        if not is_named or not isinstance(expr, ir.GenericConst):
+            return expr
+        return named.setdefault((expr, before.name), with_name(expr, before.name))
+
+    blocks = []
+    for block in function.body.blocks if given else ():
+        bindings: list[relax.Binding] = []
+        for binding in block.bindings:
+            if calls_kernel(binding):
+                call = binding.value
+                read = call.args[1].fields
+                fields = [called(*x) for x in zip(read, given.get(binding.var.name, read))]
+                value = with_arguments(call, [call.args[0], relax.Tuple(fields)])
+                binding = relax.VarBinding(binding.var, value, binding.span)
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    return with_blocks(function, blocks) if named else function

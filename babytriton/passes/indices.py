@@ -34,19 +34,19 @@ def _changed(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _wrapping(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with casts that may wrap where TVM does not look into them."""
     analyzer = sym.Analyzer()
-    for var, (extent, *others) in _ranges(func).items():
+    for var, (extent, *others) in ranges_of(func).items():
         if not others:
             analyzer.bind(var, extent)
 
     def hidden(cast: tirx.Cast) -> ir.Expr:
         value = cast.value
-        limits = _LIMITS.get(dtype_of(cast))
-        if limits is None or dtype_of(value) not in _LIMITS:
+        limits = LIMITS.get(dtype_of(cast))
+        if limits is None or dtype_of(value) not in LIMITS:
             return cast
         least, greatest = limits
         bound = analyzer.const_int_bound(value)
         # What is larger than an int64 counts as one for TVM.
-        is_bounded = dtype_of(value) != "uint64" or bound.max_value < _LIMITS["int64"][1]
+        is_bounded = dtype_of(value) != "uint64" or bound.max_value < LIMITS["int64"][1]
         fits = least <= bound.min_value and bound.max_value <= greatest and is_bounded
         is_any = bound.min_value <= least and greatest <= bound.max_value
         if fits or is_any:
@@ -56,7 +56,7 @@ def _wrapping(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Cast, hidden)))
 
 
-_LIMITS = {
+LIMITS = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
@@ -149,7 +149,7 @@ def in_short(mod: IRModule) -> IRModule:
 
 def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
     analyzer = sym.Analyzer()
-    for var, extents in _ranges(func).items():
+    for var, extents in ranges_of(func).items():
         if all(tvm_ffi.structural_equal(extents[0], other) for other in extents):
             analyzer.bind(var, extents[0])
 
@@ -168,7 +168,7 @@ def _shortened(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-def _ranges(func: tirx.PrimFunc) -> dict[tirx.Var, list[ir.Range]]:
+def ranges_of(func: tirx.PrimFunc) -> dict[tirx.Var, list[ir.Range]]:
     """How far loops, axes of blocks and threads go, by their variables."""
     found: dict[tirx.Var, list[ir.Range]] = {}
     for block in nodes(func.body, s_tir.SBlock):

@@ -16,7 +16,15 @@ from babytriton.ops.primfunc import is_users
 from babytriton.passes.ascii_names import ascii_of, free, in_ascii, variable_name
 from babytriton.passes.bindings import CALL_PACKED, CALL_TIR, parts_in
 from babytriton.passes.launch_names import END, of_launch
-from babytriton.passes.names import RESULTS, has_name, is_given, returned, users_name, with_vars
+from babytriton.passes.names import (
+    RESULTS,
+    has_name,
+    is_given,
+    of_constant,
+    returned,
+    users_name,
+    with_vars,
+)
 
 # Names that it gives to numbers known while compiling.
 _OF_CONSTANT = re.compile(r"param_\d+")
@@ -229,7 +237,8 @@ def _with_operands(
             taken = {_plain(param) for param in params}
             renamed = {}
             for param, operand in given.items():
-                name = "constant" if isinstance(operand, ir.GenericConst) else names.get(operand)
+                is_constant = isinstance(operand, ir.GenericConst)
+                name = of_constant(operand) if is_constant else names.get(operand)
                 if name in (None, _plain(param)):
                     continue
                 if _is_nameless(param, operand, functions[kernel]):

@@ -12,7 +12,7 @@ from tvm.relax.expr import _update_type
 
 from babytriton.passes import lines
 from babytriton.passes.bindings import read_by
-from babytriton.passes.names import of_parts, without_endings
+from babytriton.passes.names import of_constant, of_parts, without_endings
 from babytriton.passes.repeated_blocks import without_repeated_blocks
 from babytriton.passes.units import Unit, is_kernel
 
@@ -103,7 +103,8 @@ def _function(
 ) -> relax.Function:
     """The bindings as a function that becomes one kernel."""
     names: dict[relax.Expr, relax.Var] = {
-        x: relax.Var(x.name if isinstance(x, relax.Var) else "constant", x.ty) for x in arguments
+        x: relax.Var(x.name if isinstance(x, relax.Var) else of_constant(x), x.ty)
+        for x in arguments
     }
 
     def named(expr: relax.Expr) -> relax.Expr:

@@ -97,7 +97,10 @@ def _place(call: relax.Call) -> tuple[str, str]:
 
 
 def of_operators(change: tvm.transform.Pass) -> tvm.transform.Pass:
-    """A pass that makes kernels of operators, whose results are called what these are called."""
+    """A pass that makes kernels of operators, whose results are called what these are called.
+
+    So are what other kernels read of these results, where the user has no name for them.
+    """
 
     def run(mod: IRModule, _: tvm.transform.PassContext) -> IRModule:
         operators = {}
@@ -106,11 +109,20 @@ def of_operators(change: tvm.transform.Pass) -> tvm.transform.Pass:
                 operators[binding.var] = str(call.op.name).rpartition(".")[2]
         mod = change(mod)
         functions = dict(mod.functions_items())
+        bound: dict[relax.Var, relax.Binding] = {}
         for binding, call in _calls(mod):
-            operator = operators.get(binding.var) if call.op == CALL_TIR else None
-            func = functions[call.args[0]] if operator else None
-            if func is not None and _TVMS.fullmatch(func.params[-1].name):
-                renamed = {func.params[-1]: ir.Var(operator, func.params[-1].ty)}
+            bound[binding.var] = binding
+            if call.op != CALL_TIR:
+                continue
+            operator, func = operators.get(binding.var), functions[call.args[0]]
+            renamed: dict[ir.Var, ir.Var] = {}
+            if operator and _TVMS.fullmatch(func.params[-1].name):
+                renamed[func.params[-1]] = ir.Var(operator, func.params[-1].ty)
+            for param, given in zip(func.params, call.args[1].fields):
+                if is_given(param.name) and given in bound:
+                    name = result_name(bound[given], functions) or param.name
+                    renamed[param] = ir.Var(name, param.ty)
+            if renamed:
                 functions[call.args[0]] = with_vars(func, renamed)
         return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
@@ -122,7 +134,20 @@ def has_name(var: relax.Var) -> bool:
     return not is_given(var.name)
 
 
-def result_name(binding: relax.Binding, mod: IRModule) -> str | None:
+def with_name(constant: ir.GenericConst, name: str) -> ir.GenericConst:
+    """A tensor that is known while compiling, and what the user calls it."""
+    place = ir.Span(ir.SourceName(name), 0, 0, 0, 0)
+    return ir.GenericConst(constant.value, constant.ty, place)
+
+
+def of_constant(constant: ir.GenericConst) -> str:
+    """What a tensor that is known while compiling is called."""
+    return "constant" if constant.span is None else str(constant.span.source_name.name)
+
+
+def result_name(
+    binding: relax.Binding, mod: IRModule | Mapping[ir.GlobalVar, ir.BaseFunc]
+) -> str | None:
     """What a tensor is called that the user has no name for; None if it has one, or is a part."""
     call = binding.value
     if has_name(binding.var) or not isinstance(call, relax.Call):

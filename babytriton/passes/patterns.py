@@ -29,3 +29,8 @@ def reductions_as_such(mod: IRModule) -> IRModule:
         if pattern == _PRODUCT and not any(map(is_product, plain_blocks(func))):
             functions[var] = func.with_attr(_PATTERN, _REDUCTION)
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def fuses_with_values(kernel: tirx.PrimFunc) -> bool:
+    """Whether FuseOps makes what computes a value of a kernel's point a part of that kernel."""
+    return int((kernel.attrs or {}).get(_PATTERN, _PRODUCT)) <= _REDUCTION

@@ -28,6 +28,7 @@ from babytriton.passes import (
 from babytriton.passes.addresses import by_address
 from babytriton.passes.backends import Backend
 from babytriton.passes.bfloat16 import in_integers
+from babytriton.passes.bounded_sums import as_signed
 from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.backend import BACKEND
 from babytriton.passes.cpu.memory import in_vectors, on_the_stack
@@ -60,6 +61,7 @@ from babytriton.passes.reshapes import kernels_folded, typed_by_calls
 from babytriton.passes.reversed_scans import scans_from_the_end
 from babytriton.passes.scheduling import schedule
 from babytriton.passes.step_numbers import told_as_numbers
+from babytriton.passes.uniform import numbers_inside
 from babytriton.passes.unread_results import without_unread_results
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
@@ -84,16 +86,23 @@ LEGALIZE = (
 )
 """A TensorIR function for each operator that is needed."""
 
-GROUP = (
-    relax.transform.AnnotateTIROpPattern(),
-    _pass(reductions_as_such),
-    _pass(fold_constants),
-    _pass(items.taken_by_calls),
-    relax.transform.FuseOps(),
-    _pass(items.taken_as_such),
-    _pass(given_as_one_shape),
-)
-"""A function for each group of operators that fuse."""
+
+def group(backend: Backend) -> tuple[tvm.transform.Pass, ...]:
+    """A function for each group of operators that fuse."""
+
+    def constants_folded(mod: IRModule) -> IRModule:
+        return numbers_inside(fold_constants(mod, backend.tables, backend.shares_tables))
+
+    return (
+        relax.transform.AnnotateTIROpPattern(),
+        _pass(reductions_as_such),
+        _pass(constants_folded),
+        _pass(items.taken_by_calls),
+        relax.transform.FuseOps(),
+        _pass(items.taken_as_such),
+        _pass(given_as_one_shape),
+    )
+
 
 MERGE = (relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
 """One TensorIR function for each group."""
@@ -110,7 +119,7 @@ def _lowering() -> tuple[Any, ...]:
         names = names_of_parameters(mod)
         # The guard of a call has checked shapes and dtypes: to ask again in every kernel would be
         # much of the code to compile.
-        lowered = tirx.transform.SkipAssert()(lower(indices.as_they_stand(mod)))
+        lowered = tirx.transform.SkipAssert()(lower(indices.as_they_stand(as_signed(mod))))
         return by_address(in_order(lowered, names))
 
     def finish() -> tvm.transform.Pass:
@@ -150,17 +159,17 @@ def fuse(
     """
     device = tvm_target(target)
     kind = devices.KINDS[device.kind.name]
+    backend = backend_of(kind)
     with device:
         mod = tvm.transform.Sequential(LEGALIZE)(mod)
         mod = as_they_lie(updates.kept_apart(mod, written), wanted)
-        groups = tvm.transform.Sequential(GROUP)(mod)
+        groups = tvm.transform.Sequential(group(backend))(mod)
         parts = names.of_parts(groups, names.of_calls(mod))
         returned = names.of_results(mod)
         mod = names.without_endings(tvm.transform.Sequential(MERGE)(parts))
     mod = constants.of_their_own(lines.attached(mod, lines.of_groups(groups)))
 
     fits = Fits(device)
-    backend = backend_of(kind)
     kinds = kinds_of(backend, fits)
     mod = fuse_kernels(mod, kinds, backend.little)
     divided = summed_by_rows(mod)

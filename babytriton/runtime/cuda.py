@@ -127,19 +127,20 @@ def sass(source: str, arch: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cubin"
         path.write_bytes(cubin(source, arch))
-        return _run([tool, "-c", str(path)]).decode()
+        return _run([tool, "-c", path.name], folder).decode()
 
 
 def _nvcc(nvcc: str, source: str, arch: str, format: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        path, made = Path(folder) / "kernels.cu", Path(folder) / f"kernels.{format}"
-        path.write_text(source)
-        _run([nvcc, f"--{format}", f"-arch={arch}", "-std=c++17", "-o", str(made), str(path)])
-        return made.read_bytes()
+        made = f"kernels.{format}"
+        Path(folder, "kernels.cu").write_text(source)
+        options = [f"--{format}", f"-arch={arch}", "-std=c++17", "-o", made]
+        _run([nvcc, *options, "kernels.cu"], folder)  # where its messages name no folder
+        return Path(folder, made).read_bytes()
 
 
-def _run(command: list[str]) -> bytes:
-    done = subprocess.run(command, capture_output=True, check=False)
+def _run(command: list[str], folder: str | None = None) -> bytes:
+    done = subprocess.run(command, capture_output=True, check=False, cwd=folder)
     if done.returncode:
         output = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise errors.ToolFailed(None, Path(command[0]).name, output).error()

@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(64) cross_entropy_kernel(
   total_of_row += total_of_warps[1];
   float log_total_of_row = logf(total_of_row);
   float chosen;
-  if (labels[block] == (int64_t)-100) {
+  if (labels[block] == -100) {
     chosen = 0.0f;
   } else {
     float chosen_1;

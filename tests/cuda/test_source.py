@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,31 @@ def test_heads_of_edited_kernels(before: str, after: str) -> None:
     assert torch.equal(gpu.call(edited, (x, y)), x - y)
     if cuda.has_compiler():
         cuda.cubin(edited.source(full=True), "sm_80")
+
+
+@needs_gpu
+def test_errors_count_the_lines_of_the_edited_text() -> None:
+    lines = ["// The sum.", "", *compiled("add").source().splitlines()]
+    place = next(n for n, line in enumerate(lines) if ")(x +" in line)
+    lines[place] = re.sub(r"\bx\b", "unknown", lines[place])
+    with pytest.raises(RuntimeError, match=rf"edited.cu:{place + 1}:.* error: .*unknown"):
+        compiled("add").with_source("\n".join(lines))
+
+
+@needs_gpu
+@pytest.mark.skipif(not cuda.has_compiler(), reason="no CUDA compiler")
+@pytest.mark.parametrize("nvcc", [False, True])
+def test_compilers_count_the_lines_of_the_edited_text(
+    nvcc: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if nvcc and shutil.which("nvcc") is None:
+        pytest.skip("no nvcc")
+    monkeypatch.setattr("babytriton.runtime.cuda.CONFIG", config.Config(False, nvcc=nvcc))
+    text = "\n" + compiled("add").source()
+    place = next(n for n, line in enumerate(text.splitlines(), 1) if ")(x +" in line)
+    whole = compiled("add").with_source(text).source(full=True)
+    with pytest.raises(RuntimeError, match=rf"edited.cu\({place}\): error: .*unknown"):
+        cuda.ptx(whole.replace(")(x +", ")(unknown +"), "sm_80")
 
 
 @needs_gpu
@@ -316,6 +342,10 @@ def test_the_folder_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None
         ("(a * -0x1p+1f)", "a * -2.0f"),
         ("expf((0x0p+0f/*0*/ - (a + b)))", "expf(-(a + b))"),
         ("sinf((0x0p+0f/*0*/ - a))", "sinf(0.0f - a)"),
+        ("((a < b) ? ((bool)0) : ((bool)1))", "!(a < b)"),
+        ("(a * __int_as_float(__float_as_int(0x0p+0f)))", "a * 0.0f"),
+        ("__int_as_float(a)", "__int_as_float(a)"),
+        ("(a ^ (uint)0)", "a"),
     ],
 )
 def test_expressions(given: str, expected: str) -> None:
@@ -341,6 +371,10 @@ INTEGERS = {"i": "int", "j": "int", "n": "int64_t", "m": "int64_t"}
         ("(n * ((int64_t)4.5f))", "n * (int64_t)4.5f"),
         ("(n + ((int64_t)x[i]))", "n + (int64_t)x[i]"),
         ("max((int64_t)0, n)", "max((int64_t)0, n)"),
+        ("(((int64_t)-100) <= n)", "-100 <= n"),
+        ("(((n < (int64_t)0) ? (n + (int64_t)9) : n) * (int64_t)4)", "(n < 0 ? n + 9 : n) * 4"),
+        ("((int64_t)(((uint64_t)n) - ((uint64_t)1ULL)))", "(int64_t)((uint64_t)n - 1)"),
+        ("(((uint64_t)1ULL) - ((uint64_t)2ULL))", "(uint64_t)1ULL - 2"),
     ],
 )
 def test_casts_that_say_nothing(given: str, expected: str) -> None:

@@ -62,7 +62,7 @@ def grouped(fn) -> tvm.IRModule:
     lowered = bt.jit("cpu")(fn).lower(*tensors())
     with tvm_target(lowered.target):
         mod = tvm.transform.Sequential(pipeline.LEGALIZE)(lowered.lowering.mod)
-        return tvm.transform.Sequential(pipeline.GROUP)(mod)
+        return tvm.transform.Sequential(pipeline.group(pipeline.backend_of("cpu")))(mod)
 
 
 def groups(mod: tvm.IRModule) -> list[relax.Function]:

@@ -39,3 +39,16 @@ def positions(like: Any, length: Any, dim: int = 0, ndim: int = 1) -> Any:
     """
     counted = torch.arange(length, device=like.device)
     return counted.reshape([-1 if d == dim % ndim else 1 for d in range(ndim)] if ndim else [])
+
+
+@part
+def is_place(index: Any, size: Any, dim: int) -> Any:
+    """Whether each place along a dimension is the one that an index names.
+
+    Args:
+        index: with one element along the dimension; negative ones count from the end.
+        size: of the dimension.
+        dim: the dimension.
+    """
+    places = torch.arange(size, device=index.device)
+    return places.reshape([-1 if d == dim else 1 for d in range(index.ndim)]) == index % size

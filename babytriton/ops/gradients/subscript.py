@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from babytriton.ops.counted import Picks
 from babytriton.ops.gradients.indexing import added_at
-from babytriton.ops.gradients.positions import padded, positions, wrapped
+from babytriton.ops.gradients.positions import is_place, padded, wrapped
 from babytriton.ops.refusals import Unsupported
 from babytriton.ops.value import Value
 
@@ -92,8 +93,8 @@ def _taken(grad: Any, parts: list[Any], sizes: list[Any]) -> Any:
         pads.append((before, after))
     grad = padded(grad, pads)
     for dim, index in chosen:
-        here = positions(grad, sizes[dim], dim, grad.ndim) == wrapped(index, sizes[dim])
-        grad = torch.where(here, grad, 0.0)
+        index = index.reshape([1] * grad.ndim)
+        grad = torch.where(is_place(index, sizes[dim], dim), grad, 0.0)
     return grad
 
 
@@ -123,5 +124,6 @@ def _indexed(
     order = [*dims, *(dim for dim in range(len(shape)) if dim not in dims)]
     values = grad.movedim(list(range(at, at + common)), list(range(common)))
     zeros = grad.new_zeros([shape[dim] for dim in order])
-    found = torch.index_put(zeros, tuple(indices), values, accumulate=True)
+    adds = not Picks.of(shape, dims, indices).is_one_of_each
+    found = torch.index_put(zeros, tuple(indices), values, accumulate=adds)
     return found.permute([order.index(dim) for dim in range(len(shape))])

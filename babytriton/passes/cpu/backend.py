@@ -42,4 +42,6 @@ BACKEND = Backend(
     columns=Reduction(),
     rows_and_columns=RowsAndColumns(),
     cheap=64,  # no functions of math, and no branches
+    tables=1 << 14,  # shorter ones are read in vectors, and stay in caches
+    shares_tables=True,
 )

@@ -40,7 +40,7 @@ _CONDITIONAL, _UNARY, _POSTFIX = 0, 11, 12
 _SHIFTS = ("<<", ">>")
 
 # Types of integers, of which the wider one is what an operation on both is of.
-_INT, _WIDE = "int", "int64_t"
+_INT, _WIDE, _UNSIGNED = "int", "int64_t", "uint64_t"
 NO_TYPES: Mapping[str, str] = MappingProxyType({})
 """Those of names of which nothing is known."""
 
@@ -48,8 +48,15 @@ _LONG = re.compile(r"\d+\.\d{10,}")
 """Floats of 64 bits, with digits that say nothing."""
 
 _ZEROS, _MINUS_ONES = ("0.0f", "0.0"), ("-1.0f", "-1.0")
-_NO_BITS = ("0", "(uint64_t)0ULL")
+_NO_BITS = ("0", "(uint)0", "(uint64_t)0ULL")
+_UNSIGNED_LITERAL = re.compile(r"(\d{1,9})ULL")
 _EXPONENTIALS = ("exp", "expf", "exp2", "exp2f")
+
+_FROM_BITS = {
+    "__int_as_float": "__float_as_int",
+    "__longlong_as_double": "__double_as_longlong",
+}
+"""Functions that make floats of bits, and those that make these bits of floats."""
 
 # Operators that compilers warn of where others stand beside them without parentheses.
 _MIXED = ("&", "|", "^", "<<", ">>", "&&", "||")
@@ -74,8 +81,9 @@ class _Printed:
         binds: the operator's place in `BINARY`, or above all of these.
         parts: of two operands, the first, the operator and the other.
         type: of integers, if it is known to be one of these.
-        narrow: of an int that is cast to 64 bits, the same without the cast.
+        narrow: of an int that is cast to 64 bits, or is a number of these, the same as an int.
         opposite: of what is this with the other sign, that; a zero may have either.
+        bits_of: of the bits of a float, that.
     """
 
     text: str
@@ -84,6 +92,7 @@ class _Printed:
     type: str | None = None
     narrow: _Printed | None = None
     opposite: _Printed | None = None
+    bits_of: _Printed | None = None
 
     def negated(self) -> _Printed:
         """The same with the other sign."""
@@ -187,8 +196,10 @@ class _Parser:
         yes = self.conditional()
         self.expect(":")
         no = self.conditional()
+        if (yes.text, no.text) == ("(bool)0", "(bool)1"):
+            return _Printed(f"!{test.within(_UNARY)}", _UNARY)
         text = f"{test.within(_CONDITIONAL + 1)} ? {yes.within(1)} : {no.within(_CONDITIONAL)}"
-        return _Printed(text, _CONDITIONAL)
+        return _Printed(text, _CONDITIONAL, None, _joint(yes.type, no.type))
 
     def _binary(self, least: int) -> _Printed:
         left = self._unary()
@@ -231,14 +242,17 @@ class _Parser:
             operand = self._unary()
             text = operand.within(_UNARY)
             gap = " " if text.startswith(operator) and operator in "-+&" else ""
-            return _Printed(f"{operator}{gap}{text}", _UNARY)
+            type_ = operand.type if operator in "-+~" else None
+            return _Printed(f"{operator}{gap}{text}", _UNARY, None, type_)
         if operator == "(" and (cast := self._cast()) is not None:
             operand = self._within(cast.endswith("*"), self._unary)
             if cast == _INT and operand.narrow is not None:
                 return operand.narrow
             narrow = operand if cast == _WIDE and operand.type == _INT else None
+            if cast == _UNSIGNED and (literal := _UNSIGNED_LITERAL.fullmatch(operand.text)):
+                narrow = _Printed(literal[1], _POSTFIX, None, _INT)
             text = f"({cast}){operand.within(_UNARY)}"
-            type_ = cast if cast in (_INT, _WIDE) else None
+            type_ = cast if cast in (_INT, _WIDE, _UNSIGNED) else None
             return _Printed(text, _UNARY, None, type_, narrow)
         return self._postfix()
 
@@ -280,7 +294,10 @@ class _Parser:
                 given = self._arguments()
                 if own in _EXPONENTIALS and given[0].opposite is not None:
                     given = [given[0].opposite.negated()]  # That of either zero is 1.
-                left = _Printed(f"{own}({', '.join(each.text for each in given)})", _POSTFIX)
+                of_bits = given[0].bits_of if given and own in _FROM_BITS else None
+                text = f"{own}({', '.join(each.text for each in given)})"
+                bits_of = given[0] if given and own in _FROM_BITS.values() else None
+                left = of_bits or _Printed(text, _POSTFIX, bits_of=bits_of)
             else:
                 left = _Printed(f"{own}{operator}{self._next()[1]}", _POSTFIX)
         return left
@@ -305,14 +322,19 @@ def _without_casts(
     """
     if operator in _SHIFTS:
         return left, right.narrow or right, left.type
-    if left.type == right.type == _WIDE:
+    if left.type == right.type and left.type in (_WIDE, _UNSIGNED):
         if right.narrow is not None:
             right = right.narrow
         elif left.narrow is not None and (operator == "*" or BINARY[operator] in _COMPARISONS):
             left = left.narrow
-    is_known = left.type is not None and right.type is not None
-    widest = _WIDE if _WIDE in (left.type, right.type) else _INT
-    return left, right, widest if is_known and operator in _ARITHMETIC else None
+    return left, right, _joint(left.type, right.type) if operator in _ARITHMETIC else None
+
+
+def _joint(left: str | None, right: str | None) -> str | None:
+    """The type of what is made of both; None where it is not known."""
+    if left is None or right is None:
+        return None
+    return next((type_ for type_ in (_UNSIGNED, _WIDE) if type_ in (left, right)), _INT)
 
 
 def number(text: str) -> str:

@@ -39,6 +39,30 @@ SUBSCRIPTS = (
     Sample("getitem", lambda x, i: x[..., i, None, :2], (t(3, 5, 4), ids(3, to=5)), F32),
     Sample(
         "getitem",
+        lambda x, i: (x[torch.arange(5), i], x[i, torch.arange(5)] * 2),
+        (t(5, 5, 3), ids(5, to=5, negative=True)),
+        EACH,
+    ),
+    Sample(
+        "getitem",
+        lambda x, i: (x[torch.arange(4)[:, None], i], x[torch.arange(4).view(-1, 1), :, i]),
+        (t(4, 6, 6), ids(4, 3, to=6, negative=True)),
+        FULL,
+    ),
+    Sample(
+        "getitem",
+        lambda x, i: x[torch.arange(3)[:, None], torch.arange(4), i],
+        (t(3, 4, 7), ids(3, 4, to=7)),
+        FULL,
+    ),
+    Sample(
+        "getitem",
+        lambda x: (x[torch.arange(4), torch.arange(4)], x[torch.arange(3), torch.arange(3)]),
+        (t(4, 4),),
+        FULL,
+    ),
+    Sample(
+        "getitem",
         lambda x, i: (x[1:2, ::3, None, 1::2], x[::2, 0], x[i, 3], x[:, i, ::2, None], x[2:1]),
         (t(3, 8, 5), ids(to=3, negative=True)),
         FULL,
