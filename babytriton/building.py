@@ -17,7 +17,7 @@ from tvm.ir import IRModule
 from babytriton import errors
 from babytriton.ops.cuda_definitions import functions, never_launched, read
 from babytriton.ops.cuda_sources import Called
-from babytriton.passes import lines, pipeline
+from babytriton.passes import lines
 from babytriton.passes.gpu.launches import (
     extent_of,
     launches_of,
@@ -27,6 +27,7 @@ from babytriton.passes.gpu.launches import (
 )
 from babytriton.passes.gpu.portable import missing
 from babytriton.passes.gpu.streaming import streamed
+from babytriton.passes.lowering import LOWERING
 from babytriton.passes.updates import IN_PLACE
 from babytriton.passes.whole_rows import ROW
 from babytriton.plan import KernelLaunch
@@ -75,7 +76,7 @@ def build(mod: IRModule, entry: str, target: Target, source: str | None = None) 
             return preamble + _OWN + called.source("") + kernels
         return preamble + _OWN + called.source(source) + _EDITED + source
 
-    return executable.build(mod, entry, target.resolved(), pipeline.LOWERING, finish)
+    return executable.build(mod, entry, target.resolved(), LOWERING, finish)
 
 
 @contextmanager

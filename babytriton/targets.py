@@ -145,6 +145,23 @@ def _present_arch(kind: str, index: int | None = None) -> str | None:
     return _DEFAULT_ARCHS.get(kind)
 
 
+UNSOUND_PASSES = [
+    "tirx.StmtSimplify",
+    "s_tir.StmtSimplify",
+    "tirx.RemoveNoOp",
+    "s_tir.RenormalizeSplitPattern",
+]
+"""Those of TVM's passes over kernels that no target has.
+
+Their simplifier takes floats for real numbers: x - x becomes 0, also for NaN, and
+(x + 1e20) - 1e20 becomes x.
+"""
+
+
+WITHOUT_SLP = "-vectorize-slp:bool=0"
+"""For LLVM, whose vectorizer of straight-line code makes invalid code of some kernels."""
+
+
 @lru_cache
 def tvm_target(target: Target, options: tuple[str, ...] = ()) -> tvm.target.Target:
     """The target in TVM's words, host included.

@@ -43,13 +43,18 @@ class Counted:
         if expr.op.same_as(_BROADCAST):
             self._axes[var] = own + len(shape) - len(source)
         elif any(map(expr.op.same_as, _SHAPED)):
-            long = [axis for axis, size in enumerate(shape) if not is_one(size)]
-            if len(long) == 1:
+            of_source, long = _long_axes(source), _long_axes(shape)
+            if len(of_source) == len(long) == 1:
                 self._axes[var] = long[0]
 
     def axis(self, expr: relax.Expr) -> int | None:
         """The one along which a tensor counts; it is the same along all others."""
         return self._axes.get(expr)
+
+
+def _long_axes(shape: Sequence[Any]) -> list[int]:
+    """Those along which there may be more than one element."""
+    return [axis for axis, size in enumerate(shape) if not is_one(size)]
 
 
 @dataclass(frozen=True)

@@ -349,7 +349,11 @@ def _is_place(site: Site, index: Value, size: Any, dim: int) -> Any:
     def body(tensors: Sequence[Any], *at: Any) -> Any:
         own = [int64(0) if d == dim else i for d, i in enumerate(at)]
         pick = from_end(index64(tensors[0](*own)), int64(size))
-        return tirx.EQ(*(x.astype("int32") if is_short else x for x in (at[dim], pick)))
+        if not is_short:
+            return tirx.EQ(at[dim], pick)
+        # What is no place has no more bits than one.
+        pick = tirx.max(tirx.min(pick, int64(size)), int64(-1))
+        return tirx.EQ(at[dim].astype("int32"), pick.astype("int32"))
 
     return site.compute("is_place", site.shape, body, index.expr)
 

@@ -124,8 +124,6 @@ def _as_strided(
 
 
 def _broadcast(site: Site, input: Value, *_: Any, **__: Any) -> Any:
-    if same_shape(input.meta.shape, site.shape):
-        return input
     return relax.op.broadcast_to(input.expr, _shape(site.out))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -215,7 +215,9 @@ class Writes:
                     new = tirx.const(number(self.source, dtype), dtype_of(dtype).name)
                 sizes = {d: int64(shape[d]) for d in self.dims}
                 inside = [is_inside(place[d], n, wraps=self.wraps) for d, n in sizes.items()]
-                with S.If(tirx.all(*inside)), S.Then():
+                with ExitStack() as where:
+                    for part in (S.If(tirx.all(*inside)), S.Then()) if inside else ():
+                        where.enter_context(part)
                     wrapped = sizes if self.wraps else ()
                     at_out = element(
                         [from_end(x, sizes[d]) if d in wrapped else x for d, x in enumerate(place)]

@@ -131,22 +131,25 @@ def with_blocks(
     )
 
 
-def replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Var]) -> relax.Expr:
-    """An expression of other variables."""
+def replaced(expr: relax.Expr, variables: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    """An expression of others in the place of variables."""
     if not variables:
         return expr
     return tvm_ffi.structural_map(expr, (ir.Var, lambda var: variables.get(var, var)))
 
 
+def with_type(expr: relax.Expr, type: ir.Type) -> relax.Expr:
+    """A new expression, whose type is known."""
+    _update_type(expr, type)
+    return expr
+
+
 def call_of(kernel: ir.GlobalVar, arguments: Sequence[relax.Expr], type: ir.Type) -> ir.Call:
     """A call of a kernel for a new tensor of a type."""
-    call = relax.call_tir(kernel, list(arguments), out_ty=type)
-    _update_type(call, type)
-    return call
+    return with_type(relax.call_tir(kernel, list(arguments), out_ty=type), type)
 
 
 def with_arguments(call: ir.Call, arguments: Sequence[relax.Expr]) -> ir.Call:
     """The same call with other arguments."""
     made = relax.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span)
-    _update_type(made, call.ty)
-    return made
+    return with_type(made, call.ty)

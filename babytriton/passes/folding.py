@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvm import IRModule, ir, relax, te, tirx
+from tvm import IRModule, ir, relax, tirx
 
+from babytriton.ops.primfunc import nodes
 from babytriton.passes.alike import Alike
 from babytriton.passes.bindings import (
-    add_kernel,
     calls_kernel,
     elements,
     is_tensor,
@@ -21,14 +21,21 @@ from babytriton.passes.bindings import (
     replaced,
     with_arguments,
     with_blocks,
+    with_type,
 )
 from babytriton.passes.duplicates import same_as_before
+from babytriton.passes.evaluation import can_run, evaluated
 from babytriton.passes.names import has_name, with_name
 from babytriton.passes.tables import SMALL, Computed, known_in, shown
 from babytriton.passes.uniform import with_opaque_zero
 
-_LEFT, _MOST = 1 << 10, 1 << 20
-"""Elements up to which TVM folds what is computed from nothing; and up to which this does."""
+_LEFT = 1 << 10
+"""Elements up to which what is computed from nothing is a table."""
+
+_MOST = 1 << 24
+"""Elements that a table has at most."""
+
+_Constants = Mapping[relax.Var, ir.GenericConst]
 
 
 def fold_constants(mod: IRModule, large: int, shares: bool) -> IRModule:
@@ -50,10 +57,10 @@ def fold_constants(mod: IRModule, large: int, shares: bool) -> IRModule:
                 functions[var], hidden[var.name_hint] = found, computed.sources
     folded = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
     if not hidden:
-        return _by_tvm(folded)
+        return _with_tables(folded)
     called = dict.fromkeys(call.args[0] for x in hidden.values() for call in x.values())
     kernels = {var: with_opaque_zero(mod[var]) for var in called}
-    folded = _by_tvm(relax.transform.DeadCodeElimination()(folded))
+    folded = _with_tables(relax.transform.DeadCodeElimination()(folded))
     functions = {
         var: shown(function, hidden.get(var.name_hint, {}))
         for var, function in folded.functions_items()
@@ -97,115 +104,122 @@ def _each_once(mod: IRModule, function: relax.Function) -> relax.Function:
     )
 
 
-def _by_tvm(mod: IRModule) -> IRModule:
-    """The program with what is known as constants, which are called as the user calls them."""
+def _with_tables(mod: IRModule) -> IRModule:
+    """The program with constants for what is known."""
     functions = dict(mod.functions_items())
-    given = {var: _tensors_of_calls(function) for var, function in functions.items()}
     for var, function in mod.functions_items():
         if isinstance(function, relax.Function):
-            functions[var] = _with_large_sources(functions, function)
-    mod = IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    mod = relax.transform.FoldConstant()(mod)
-    functions = {var: _with_names(func, given.get(var, {})) for var, func in mod.functions_items()}
+            functions[var] = _with_own_tables(mod, _with_tensors_inside(function))
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _with_large_sources(
-    functions: dict[ir.GlobalVar, ir.BaseFunc], function: relax.Function
-) -> relax.Function:
-    """The function with large tensors that TVM folds, where tables are made of them.
-
-    It leaves to the run what is large and computed from nothing. What is computed from that, as the
-    tables of a rotary embedding are, each call would compute.
-
-    Args:
-        functions: of the program; kernels are added that read a number, which they do not need.
-        function: one of them.
-    """
-    known = known_in(function)
-    sources = {
-        binding.var
-        for block in function.body.blocks
-        for binding in block.bindings
-        if binding.var in known and not read_by(binding) and _is_large(binding.var)
+def _with_tensors_inside(function: relax.Function) -> relax.Function:
+    """The function whose calls are given the tensors that it has, and no variables for these."""
+    bindings = nodes(function, relax.VarBinding)
+    given = {x.var: x.value for x in bindings if isinstance(x.value, ir.GenericConst)}
+    constants = {
+        var: with_name(value, var.name) if has_name(var) else value for var, value in given.items()
     }
-    if not sources:
+    if not constants:
         return function
-    wanted: set[relax.Var] = set()
-    for block in reversed(function.body.blocks):
-        for binding in reversed(block.bindings):
-            is_table = binding.var in wanted and elements(binding.var) <= _MOST
-            if binding.var not in known or (is_table and binding.var not in sources):
-                read = [x for x in read_by(binding) if x in known]
-                wanted.update(x for x in read if binding.var in known or x not in sources)
-    made: dict[relax.Var, relax.Var] = {}
-    blocks = []
-    for block in function.body.blocks:
-        bindings: list[relax.Binding] = []
+    inside = {var for var in constants if isinstance(var, relax.DataflowVar)}
+    return with_blocks(function, _with_constants(function.body, constants, inside).blocks)
+
+
+def _with_own_tables(mod: IRModule, function: relax.Function) -> relax.Function:
+    known = _known_bindings(mod, function)
+    if not known:
+        return function
+    folded = _folded(known)
+    left = _read_besides(function, folded)
+    tables = [x.var for x in known if x.var in folded & left]
+    constants = evaluated(mod, _needed(known, tables), tables) if tables else {}
+    body = _with_constants(function.body, constants, {x.var for x in known} - left)
+    return with_blocks(function, body.blocks)
+
+
+def _known_bindings(mod: IRModule, function: relax.Function) -> list[relax.Binding]:
+    """What can be computed while compiling, in order."""
+    known: set[relax.Var] = set()
+    found = []
+    for block in nodes(function, relax.DataflowBlock):
         for binding in block.bindings:
-            if binding.var in wanted & sources:
-                var = made[binding.var] = relax.DataflowVar(binding.var.name, binding.var.ty)
-                value = _of_number(functions, binding.value)
-                bindings += [binding, relax.VarBinding(var, value)]
-            elif binding.var in wanted:
-                value = replaced(binding.value, made)
-                bindings.append(relax.VarBinding(binding.var, value, binding.span))
-            else:
-                bindings.append(binding)
-        blocks.append(type(block)(bindings))
-    return with_blocks(function, blocks)
+            is_kernel = calls_kernel(binding) and is_tensor(binding.var)
+            if not is_kernel or not known.issuperset(read_by(binding)):
+                continue
+            if _is_table(binding.var) and can_run(mod[binding.value.args[0]]):
+                known.add(binding.var)
+                found.append(binding)
+    return found
 
 
-def _is_large(var: relax.Var) -> bool:
-    """Whether a tensor of a known size has more elements than what TVM folds."""
-    return (
-        is_tensor(var)
-        and all(isinstance(n, tirx.IntImm) for n in var.ty.shape)
-        and _LEFT < elements(var) <= _MOST
-    )
+def _is_table(var: relax.Var) -> bool:
+    """Whether a tensor is of a known size that is not too large for one that programs have."""
+    return all(isinstance(n, tirx.IntImm) for n in var.ty.shape) and elements(var) <= _MOST
 
 
-def _of_number(functions: dict[ir.GlobalVar, ir.BaseFunc], call: ir.Call) -> ir.Call:
-    """The call of a kernel that reads nothing, as one of the same kernel that is given a number."""
-    number = te.placeholder((), "float32", "number")
-    copy = te.compute((), lambda: number(), name="copy")
-    param = te.create_prim_func([number, copy], "int64").params[0]
-    func = functions[call.args[0]]
-    given = tirx.PrimFunc([param, *func.params], func.body, func.ret_type, func.attrs)
-    kernel = add_kernel(functions, call.args[0].name_hint, given)
-    return with_arguments(call, [kernel, relax.Tuple([relax.const(0.0, "float32")])])
+def _folded(known: list[relax.Binding]) -> set[relax.Var]:
+    """What is no work of the run, of what can be computed while compiling.
 
-
-def _tensors_of_calls(function: ir.BaseFunc) -> dict[str, list[relax.Expr]]:
-    """What the calls of kernels read, by the names of what these give."""
+    What is large and computed from nothing is left to the run: to write it is no more than to read
+    it. What is computed from that, as the tables of a rotary embedding are, is not.
+    """
     return {
-        binding.var.name: list(binding.value.args[1].fields)
-        for block in getattr(getattr(function, "body", None), "blocks", ())
-        for binding in block.bindings
-        if calls_kernel(binding)
+        binding.var
+        for binding in known
+        if binding.value.args[1].fields or elements(binding.var) <= _LEFT
     }
 
 
-def _with_names(function: ir.BaseFunc, given: Mapping[str, list[relax.Expr]]) -> ir.BaseFunc:
-    """The function with the user's names for what its calls read, and is a constant now."""
-    named: dict[tuple[ir.GenericConst, str], ir.GenericConst] = {}
+def _read_besides(function: relax.Function, folded: set[relax.Var]) -> set[relax.Var]:
+    """What a function reads, but for what it folds, or gives to others."""
+    bindings = [*nodes(function, relax.VarBinding), *nodes(function, relax.MatchCast)]
+    read = {var for binding in bindings if binding.var not in folded for var in read_by(binding)}
+    return read.union(x.var for x in bindings if not isinstance(x.var, relax.DataflowVar))
 
-    def called(expr: relax.Expr, before: relax.Expr) -> relax.Expr:
-        is_named = isinstance(before, relax.Var) and has_name(before)
-        if not is_named or not isinstance(expr, ir.GenericConst):
-            return expr
-        return named.setdefault((expr, before.name), with_name(expr, before.name))
 
+def _needed(known: list[relax.Binding], tables: list[relax.Var]) -> list[relax.Binding]:
+    """What tables are computed by, in order."""
+    needed = set(tables)
+    for binding in reversed(known):
+        if binding.var in needed:
+            needed.update(read_by(binding))
+    return [binding for binding in known if binding.var in needed]
+
+
+def _with_constants(
+    body: relax.SeqExpr, constants: _Constants, unread: set[relax.Var]
+) -> relax.SeqExpr:
+    """A body, and those of its branches, with constants in the place of what they are."""
     blocks = []
-    for block in function.body.blocks if given else ():
+    for block in body.blocks:
         bindings: list[relax.Binding] = []
         for binding in block.bindings:
-            if calls_kernel(binding):
-                call = binding.value
-                read = call.args[1].fields
-                fields = [called(*x) for x in zip(read, given.get(binding.var.name, read))]
-                value = with_arguments(call, [call.args[0], relax.Tuple(fields)])
-                binding = relax.VarBinding(binding.var, value, binding.span)
-            bindings.append(binding)
+            constant = constants.get(binding.var)
+            if binding.var in unread:
+                continue
+            if constant is None:
+                bindings.append(_reading(binding, constants, unread))
+            elif not isinstance(binding.var, relax.DataflowVar):
+                bindings.append(relax.VarBinding(binding.var, constant, binding.span))
         blocks.append(type(block)(bindings))
-    return with_blocks(function, blocks) if named else function
+    return with_type(relax.SeqExpr(blocks, body.body, body.span), body.ty)
+
+
+def _reading(
+    binding: relax.Binding, constants: _Constants, unread: set[relax.Var]
+) -> relax.Binding:
+    """A binding that is not known, which reads constants."""
+    value = binding.value
+    is_branch = isinstance(value, relax.If)
+    if not is_branch and constants.keys().isdisjoint(read_by(binding)):
+        return binding
+    if isinstance(binding, relax.MatchCast):
+        return relax.MatchCast(binding.var, replaced(value, constants), binding.ty, binding.span)
+    if is_branch:
+        branches = (
+            _with_constants(x, constants, unread) for x in (value.true_branch, value.false_branch)
+        )
+        made = relax.If(replaced(value.cond, constants), *branches, value.span)
+        return relax.VarBinding(binding.var, with_type(made, value.ty), binding.span)
+    return relax.VarBinding(binding.var, replaced(value, constants), binding.span)

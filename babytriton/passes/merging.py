@@ -48,9 +48,9 @@ def with_groups(
                 for var in dict.fromkeys(v for b in inside for v in read_by(b))
                 if var not in bound
             ),
-            *_constants(inside),
+            *constants_read(inside),
         ]
-        kernel = builder.add_func(_function(inside, arguments, results), _name(inside))
+        kernel = builder.add_func(as_function(inside, arguments, results), _name(inside))
         parts = [binding.value.args[0] for binding in inside if is_kernel(binding)]
         covered[kernel] = [line for other in parts for line in lines.of_kernel(mod[other])]
         bindings += _calling(kernel, arguments, results)
@@ -75,7 +75,7 @@ def _computing_once(mod: IRModule, kernels: list[ir.GlobalVar]) -> IRModule:
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _constants(bindings: Sequence[relax.Binding]) -> list[ir.GenericConst]:
+def constants_read(bindings: Sequence[relax.Binding]) -> list[ir.GenericConst]:
     """The tensors that kernels read and that are known while compiling, each once."""
     calls = [binding.value for binding in bindings if is_kernel(binding)]
     given = [argument for call in calls for argument in call.args[1].fields]
@@ -98,7 +98,7 @@ def _order(units: list[Unit], groups: list[list[int]]) -> list[list[int]]:
     return order
 
 
-def _function(
+def as_function(
     bindings: list[relax.Binding], arguments: list[relax.Expr], results: list[relax.Var]
 ) -> relax.Function:
     """The bindings as a function that becomes one kernel."""

@@ -7,48 +7,31 @@ from functools import cache, partial
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import IRModule
 from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.tirx.compilation_pipeline import get_tir_pipeline, register_tir_pipeline
 
 from babytriton.passes import (
     constants,
     devices,
     forms,
-    indices,
     items,
     kernel_names,
-    launch_names,
     lines,
     names,
     updates,
     whole_rows,
 )
-from babytriton.passes.addresses import by_address
 from babytriton.passes.backends import Backend
-from babytriton.passes.bfloat16 import in_integers
-from babytriton.passes.bounded_sums import as_signed
-from babytriton.passes.cpu import vector_math
 from babytriton.passes.cpu.backend import BACKEND
-from babytriton.passes.cpu.memory import in_vectors, on_the_stack
-from babytriton.passes.cpu.remainders import own_remainders
-from babytriton.passes.cpu.streaming import store_past_caches
-from babytriton.passes.cpu.work import tell_work
-from babytriton.passes.cpu.zeros import define_zeros
-from babytriton.passes.divisions import towards_zero
 from babytriton.passes.duplicates import without_duplicates
 from babytriton.passes.fits import Fits
 from babytriton.passes.folding import fold_constants
 from babytriton.passes.fusion import fuse_kernels
-from babytriton.passes.gpu.memory import from_torch
-from babytriton.passes.gpu.parameters import in_order, names_of_parameters
-from babytriton.passes.gpu.portable import choices_of_one_type
-from babytriton.passes.gpu.values import named_values
-from babytriton.passes.gpu.writing import without_mentions
 from babytriton.passes.group_sizes import given_as_one_shape
 from babytriton.passes.kinds import kinds_of
 from babytriton.passes.legalizing import LEGALIZATIONS
+from babytriton.passes.lowering import as_pass
 from babytriton.passes.memory_formats import as_parts
 from babytriton.passes.needless_copies import without_needless_copies
 from babytriton.passes.orders import CONTIGUOUS, Wanted, as_they_lie
@@ -66,21 +49,14 @@ from babytriton.passes.unread_results import without_unread_results
 from babytriton.plan import NO_UPDATES, Updates
 from babytriton.targets import Target, tvm_target
 
-
-def _pass(change: Callable[[IRModule], IRModule]) -> tvm.transform.Pass:
-    return tvm.transform.module_pass(
-        lambda mod, _: change(mod), opt_level=0, name=f"babytriton.{change.__name__}"
-    )
-
-
 LEGALIZE = (
     relax.transform.Normalize(),
     relax.transform.AnnotateTIROpPattern(),
-    _pass(without_repeated_values),
+    as_pass(without_repeated_values),
     relax.transform.ConvertToDataflow(),
     relax.transform.DeadCodeElimination(),
-    _pass(without_unread_results),
-    _pass(scans_from_the_end),
+    as_pass(without_unread_results),
+    as_pass(scans_from_the_end),
     relax.transform.DeadCodeElimination(),
     lines.kept_by(names.of_operators(relax.transform.LegalizeOps(LEGALIZATIONS))),
 )
@@ -95,55 +71,17 @@ def group(backend: Backend) -> tuple[tvm.transform.Pass, ...]:
 
     return (
         relax.transform.AnnotateTIROpPattern(),
-        _pass(reductions_as_such),
-        _pass(constants_folded),
-        _pass(items.taken_by_calls),
+        as_pass(reductions_as_such),
+        as_pass(constants_folded),
+        as_pass(items.taken_by_calls),
         relax.transform.FuseOps(),
-        _pass(items.taken_as_such),
-        _pass(given_as_one_shape),
+        as_pass(items.taken_as_such),
+        as_pass(given_as_one_shape),
     )
 
 
 MERGE = (relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
 """One TensorIR function for each group."""
-
-LOWERING = "babytriton"
-"""The name TVM knows its own lowering of scheduled kernels by, with our math and memory."""
-
-
-def _lowering() -> tuple[Any, ...]:
-    whole, finish_host, finish_device = get_tir_pipeline("default")
-    lower = in_integers(whole)
-
-    def begin(mod: IRModule) -> IRModule:
-        names = names_of_parameters(mod)
-        # The guard of a call has checked shapes and dtypes: to ask again in every kernel would be
-        # much of the code to compile.
-        lowered = tirx.transform.SkipAssert()(lower(indices.as_they_stand(as_signed(mod))))
-        return by_address(in_order(lowered, names))
-
-    def finish() -> tvm.transform.Pass:
-        host = tvm.transform.Sequential(
-            [
-                *map(_pass, (launch_names.launching, from_torch)),
-                *(on_the_stack(), in_vectors(), _pass(towards_zero), finish_host()),
-            ]
-        )
-        own = (
-            *(vector_math.lower_intrinsics(host), store_past_caches()),
-            *(_pass(own_remainders), _pass(define_zeros), tell_work()),
-        )
-        return tvm.transform.Sequential(own)
-
-    def of_device() -> tvm.transform.Pass:
-        own = (launch_names.of_launches, without_mentions, indices.in_short, towards_zero)
-        after = (indices.of_one_width, indices.of_whole_vectors, named_values, choices_of_one_type)
-        return tvm.transform.Sequential([*map(_pass, own), finish_device(), *map(_pass, after)])
-
-    return begin, finish, of_device
-
-
-register_tir_pipeline(LOWERING, _lowering)
 
 
 def fuse(

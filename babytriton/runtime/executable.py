@@ -20,7 +20,7 @@ from tvm.ir import IRModule
 from babytriton.ops.primfunc import nodes
 from babytriton.runtime import cuda, rocm
 from babytriton.runtime.threads import on_torchs_threads
-from babytriton.targets import Target, tvm_target
+from babytriton.targets import UNSOUND_PASSES, WITHOUT_SLP, Target, tvm_target
 
 # TVM's passes and code generators share state: two threads compiling at once crash.
 COMPILE_LOCK = threading.RLock()
@@ -48,15 +48,6 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-# Their simplifier takes floats for real numbers: x - x becomes 0, also for NaN, and
-# (x + 1e20) - 1e20 becomes x.
-UNSOUND_PASSES = [
-    "tirx.StmtSimplify",
-    "s_tir.StmtSimplify",
-    "tirx.RemoveNoOp",
-    "s_tir.RenormalizeSplitPattern",
-]
-
 # Gives names to what expressions share.
 _SHARING = "tirx.CommonSubexprElim"
 
@@ -69,8 +60,6 @@ _NARROWING = "tirx.NarrowDataType"
 
 FORGET = "babytriton_forget"
 """A function of a virtual machine that gives nothing: a machine holds what it gave last."""
-
-WITHOUT_SLP = "-vectorize-slp:bool=0"
 
 # LLVM runs a few vectors of a short loop side by side, as many as have room in its registers, and
 # one of loops of more than so many instructions. Those of formulas have more, and each of theirs
@@ -190,7 +179,6 @@ def _compiled(mod: IRModule, target: Target, lowering: str, disabled: list[str])
         except InternalError as error:
             if "LLVM module verification failed" not in str(error):
                 raise
-            # Its vectorizer of straight-line code makes invalid code of some kernels.
             return _loaded(code(WITHOUT_SLP))
 
 

@@ -11,7 +11,8 @@ from tvm import relax, tirx
 from tvm.script import tirx as T
 
 from babytriton import processors
-from babytriton.passes.pipeline import LOWERING, backend_of, finish
+from babytriton.passes.lowering import LOWERING
+from babytriton.passes.pipeline import backend_of, finish
 from babytriton.passes.scheduling import RULE, schedule
 from tests.conformance.gpu import ARCH
 from tests.emulator import emulator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -197,3 +198,27 @@ def test_a_callers_tensor_is_written_to_where_it_lies() -> None:
     stored(expected, y, new)
     bt.jit("cpu")(stored)(cache, y, new)
     assert torch.equal(cache, expected)
+
+
+def over_and_over(x, y):
+    return x[torch.arange(3).expand(2, 3).reshape(6), y]
+
+
+def every_place(x, y):
+    made = torch.zeros(6, 5)
+    made[torch.arange(6)] = x
+    return made
+
+
+def all_of_it(x, y):
+    made = torch.zeros(6, 5)
+    made[:] = x
+    x += 1
+    return made
+
+
+@pytest.mark.parametrize("fn", [over_and_over, every_place, all_of_it])
+def test_what_only_looks_counted(fn: Any) -> None:
+    """Numbers that repeat, writes to all places, and copies that stay what they were."""
+    x, y = torch.randn(6, 5), torch.tensor([0, 4, -1, 2, 2, 1])
+    assert torch.equal(bt.jit(fn)(x.clone(), y), fn(x.clone(), y))

@@ -12,7 +12,8 @@ from tvm.script import tirx as T
 
 import babytriton as bt
 from babytriton.passes.cpu.lanes import STRIDES
-from babytriton.passes.pipeline import LOWERING, finish
+from babytriton.passes.lowering import LOWERING
+from babytriton.passes.pipeline import finish
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, run_cpu
 
 F32 = "float32"

@@ -14,7 +14,7 @@ import babytriton as bt
 from babytriton.passes.cpu import caches
 from babytriton.passes.cpu.costs import Costs
 from babytriton.passes.cpu.registers import Registers
-from babytriton.passes.pipeline import LOWERING
+from babytriton.passes.lowering import LOWERING
 from tests.unit.kernels import CPU, as_one, check_cpu, on_cpu, rules_of, run_cpu, running_sum
 
 op = relax.op

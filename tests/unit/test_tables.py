@@ -171,3 +171,15 @@ def test_what_may_wrap_around_does() -> None:
     compiled = bt.jit(gpu.TARGET)(wrapped).lower(x).compile()
     for found, expected in zip(gpu.call(compiled, (x,)), wrapped(x)):
         assert torch.equal(found, expected)
+
+
+def beyond_numbers(x):
+    huge = torch.full((8,), float("inf"))
+    return x + (huge - huge), x * torch.tanh(torch.arange(8) / 7)
+
+
+def test_tables_are_computed_as_kernels_are() -> None:
+    """Infinity less itself is no number; and functions are rounded once."""
+    x = torch.randn(8)
+    for found, expected in zip(bt.jit("cpu")(beyond_numbers)(x), beyond_numbers(x)):
+        torch.testing.assert_close(found, expected, rtol=2e-7, atol=0, equal_nan=True)

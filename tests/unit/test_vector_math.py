@@ -17,7 +17,7 @@ import tvm
 
 import babytriton as bt
 from babytriton.passes.cpu.formulas import FORMULAS
-from babytriton.passes.pipeline import LOWERING
+from babytriton.passes.lowering import LOWERING
 
 STRIDE = 427  # of the 2**32 bit patterns: ten million of them
 SPECIAL = torch.tensor(
