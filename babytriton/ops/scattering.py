@@ -351,7 +351,7 @@ def _is_place(site: Site, index: Value, size: Any, dim: int) -> Any:
         pick = from_end(index64(tensors[0](*own)), int64(size))
         if not is_short:
             return tirx.EQ(at[dim], pick)
-        # What is no place has no more bits than one.
+        # No 32 bits of an index that is no place may be those of one.
         pick = tirx.max(tirx.min(pick, int64(size)), int64(-1))
         return tirx.EQ(at[dim].astype("int32"), pick.astype("int32"))
 

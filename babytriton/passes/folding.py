@@ -72,7 +72,7 @@ def fold_constants(mod: IRModule, large: int, shares: bool) -> IRModule:
 def _each_once(mod: IRModule, function: relax.Function) -> relax.Function:
     """The function with one binding for each small tensor that is known while compiling.
 
-    The layers of a network have one mask, and TVM compiles what computes it for each anew.
+    The layers of a network have one mask, which would be a table for each.
     """
     folded = known_in(function)
 

@@ -183,3 +183,36 @@ def test_tables_are_computed_as_kernels_are() -> None:
     x = torch.randn(8)
     for found, expected in zip(bt.jit("cpu")(beyond_numbers)(x), beyond_numbers(x)):
         torch.testing.assert_close(found, expected, rtol=2e-7, atol=0, equal_nan=True)
+
+
+def in_branches(x):
+    angles = torch.arange(8) / 7
+    y = x + angles.cos() if x.sum() > 0 else x - angles.sin() * 3
+    return y, angles * 2
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_tables_in_branches(sign: int) -> None:
+    x = sign * torch.ones(8)
+    for found, expected in zip(bt.jit("cpu")(in_branches)(x), in_branches(x)):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def _squared(x):
+    return x * x + 1.5
+
+
+squared = bt.cuda_function(
+    "__device__ float squared(float x) { return x * x + 1.5f; }", name="squared", cpu=_squared
+)
+
+
+def of_users_code(x):
+    return x + squared(torch.arange(8).float())
+
+
+@on_gpu
+def test_users_code_of_what_is_known_runs_on_the_gpu() -> None:
+    x = torch.randn(4, 8)
+    compiled = bt.jit(gpu.TARGET)(of_users_code).lower(x).compile()
+    torch.testing.assert_close(gpu.call(compiled, (x,)), x + _squared(torch.arange(8).float()))
