@@ -23,15 +23,13 @@ def failures(module: str, names: list[str]) -> dict[str, str]:
     Args:
         module: which has ``CHECKS``, functions of the process's number by name.
         names: of the checks.
+
+    Returns:
+        By name: nothing where both processes found what they should, else what they found. Where
+        one did not, also how each process ended and what it said.
     """
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, "-m", "tests.distributed.spawning", module, folder]
-        root = Path(__file__).parents[2]
-        processes = [
-            subprocess.Popen([*command, str(rank), *names], env=environment, cwd=root)
-            for rank in range(PROCESSES)
-        ]
+        processes = [_started(module, names, folder, rank) for rank in range(PROCESSES)]
         try:
             for process in processes:
                 process.wait(SECONDS)
@@ -46,7 +44,25 @@ def failures(module: str, names: list[str]) -> dict[str, str]:
             texts = [Path(folder, f"{name}.{rank}") for rank in range(PROCESSES)]
             each = [path.read_text() if path.exists() else "it did not end" for path in texts]
             found[name] = "\n".join(filter(None, each))
+        if any(found.values()):
+            for rank, process in enumerate(processes):
+                said = Path(folder, f"said.{rank}").read_text()
+                found[f"process {rank}"] = f"ended with {process.returncode}, having said:\n{said}"
         return found
+
+
+def _started(module: str, names: list[str], folder: str, rank: int) -> subprocess.Popen[bytes]:
+    """One of the processes; what it says goes to a file, with the stack where it crashes."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.distributed.spawning"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with open(Path(folder, f"said.{rank}"), "wb") as said:
+        return subprocess.Popen(
+            [*command, module, folder, str(rank), *names],
+            env=environment,
+            cwd=Path(__file__).parents[2],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
 
 
 def main(module: str, folder: str, rank: int, names: list[str]) -> None:
