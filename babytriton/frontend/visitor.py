@@ -14,7 +14,7 @@ from babytriton.frontend.program import Program
 from babytriton.frontend.scope import Scope, Unusable
 from babytriton.frontend.source import Source
 from babytriton.frontend.unsupported import described
-from babytriton.ops.subscript import numbered
+from babytriton.ops.subscript import numbered, of_dims
 from babytriton.ops.value import NeedsConstant, Scalar, Value
 
 _IN_A_TENSOR = "index a tensor: torch.stack(items)[i], or rows that the steps of a loop write"
@@ -62,9 +62,9 @@ class Visitor(ast.NodeVisitor):
         return self.python(node, operator.getitem, owner, index)
 
     def places(self, node: ast.AST, owner: Value, index: Any) -> Any:
-        """The places of a tensor that stand between brackets, lists of bools among them."""
+        """The places of a tensor that stand between brackets, in lists or not."""
         with self.program.blaming(self.span(node), "[]", (owner, index)):
-            return numbered(index, owner.shape)
+            return numbered(of_dims(index), owner.shape)
 
     def python(self, node: ast.AST, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run plain Python; what it raises becomes a message at the node."""

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType, NoneType
 from typing import Any
 
 import torch
@@ -18,10 +19,13 @@ from babytriton.ops.refusals import IllTyped, Unsupported
 from babytriton.ops.site import Site
 from babytriton.ops.sizes import int64, is_known, is_one, is_symbolic
 from babytriton.ops.table import Op
-from babytriton.ops.value import Value
+from babytriton.ops.value import Scalar, Value
 from babytriton.types import dtype_of
 
 T = torch.Tensor
+
+_TOO_MANY_DIMS = 32
+"""As long a list is always one of indices."""
 
 
 def checked(
@@ -75,6 +79,19 @@ def expanded(item: Any, ndim: int) -> list[Any]:
     items[first + 1 :] = [part for part in items[first + 1 :] if part is not Ellipsis]
     used = sum(1 for part in items if part is not None and part is not Ellipsis)
     return items[:first] + [slice(None)] * (ndim - used) + items[first + 1 :]
+
+
+def of_dims(item: Any) -> Any:
+    """What stands between the brackets, as a tuple where torch takes a list for one.
+
+    It does so with a short list of not just numbers: ``x[[rows, columns]]`` is
+    ``x[rows, columns]``, and ``x[[0, 2]]`` is ``x[torch.tensor([0, 2])]``.
+    """
+    apart = (Value, torch.Tensor, Sequence, slice, EllipsisType, NoneType)
+    is_tuple = isinstance(item, list) and any(
+        isinstance(part, apart) and not isinstance(part, Scalar) for part in item
+    )
+    return tuple(item) if is_tuple and len(item) < _TOO_MANY_DIMS else item
 
 
 def numbered(item: Any, sizes: Sequence[int]) -> Any:

@@ -299,6 +299,21 @@ def test_lists_of_bools_as_indices() -> None:
         bt.jit(f)(x)
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
+def test_lists_that_stand_for_tuples_of_indices() -> None:
+    """As in torch, where these lists hold more than numbers."""
+
+    def f(x, i):
+        y = x.clone()
+        y[[torch.arange(3), i]] = 7.0
+        y[[[0, 1], [1, 2]]] -= 5
+        y[[2, slice(1, 3)]] *= 3
+        y[[0, 1]] += 1  # one list of numbers
+        return x[[torch.arange(3), i]], x[[[0, 1], i[:2]]], x[[slice(0, 2), None]], x[[0, i]], y
+
+    check(f, torch.arange(9.0).reshape(3, 3), torch.tensor([2, 0, 1]))
+
+
 # ------------------------------------------------------------ functions
 
 SCALE = 2.0
