@@ -308,7 +308,11 @@ def _place_of_common(indices: Sequence[Value | None]) -> int:
 def _index(builder: Builder, part: Any) -> Value:
     if isinstance(part, Scalar):
         return part.tensor
-    return part if isinstance(part, Value) else builder.call(torch.tensor, (part,), {})
+    if isinstance(part, Value):
+        return part
+    kind = {} if part else {"dtype": torch.int64}  # else an empty list is one of floats
+    found: Value = builder.call(torch.tensor, (part,), kind)
+    return found
 
 
 def _is_old_mask(part: Any) -> bool:

@@ -290,6 +290,8 @@ def test_lists_of_bools_as_indices() -> None:
         y[some] = 1.0
         y[:, [False, True, False]] += 2
         y[..., [False, False, True]] *= 3
+        y[[False] * 3] += 4
+        y[:, []] = x[:, []]
         return x[some], x[:, some], x[some, 1], x[some, [0, 2]], x[None, some], x[[False] * 3], y
 
     x = torch.arange(9.0).reshape(3, 3)
