@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import tvm
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax, s_tir, tirx
 
-from babytriton.ops.cuda_code import CODES
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.bindings import with_type
 from babytriton.passes.cpu.backend import BACKEND
@@ -17,27 +17,53 @@ from babytriton.passes.intrinsics import (
     function_name,
     in_float32,
     is_half_function,
+    is_pure,
     rewrite_calls,
 )
 from babytriton.passes.lowering import LOWERING
 from babytriton.passes.merging import as_function, constants_read
 from babytriton.passes.names import has_name, with_name
 from babytriton.passes.scheduling import is_scheduled
+from babytriton.passes.wide_sums import with_wide_sums
 from babytriton.targets import UNSOUND_PASSES, WITHOUT_SLP, Target, tvm_target
 
 _WHOLE = "evaluated"
 
+_FROM_ELSEWHERE = ("call_pure_extern", "call_pure_packed")
+
+
+_MOST = 1 << 24
+"""Statements that computing a tensor runs at most."""
+
 
 def can_run(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel is none that its author wrote for a kind of GPU."""
-    calls = [x for x in nodes(kernel.body, ir.Call) if function_name(x) == "call_pure_extern"]
-    return not is_scheduled(kernel) and all(str(x.args[0].value) not in CODES for x in calls)
+    """Whether the CPU soon has what a kernel computes, and nothing else comes of that.
+
+    Not of one that its author wrote for a kind of GPU, or that calls functions from elsewhere.
+    """
+    if is_scheduled(kernel):
+        return False
+    calls = nodes(kernel.body, ir.Call)
+    is_own = all(is_pure(x) and function_name(x) not in _FROM_ELSEWHERE for x in calls)
+    return is_own and _steps(kernel.body) <= _MOST
+
+
+def _steps(stmt: tirx.Stmt) -> float:
+    """How many statements are run, where that is known."""
+    if isinstance(stmt, s_tir.SBlockRealize):
+        return _steps(stmt.block.body)
+    if isinstance(stmt, tirx.SeqStmt):
+        return sum(map(_steps, stmt.seq))
+    if isinstance(stmt, tirx.For):
+        is_known = isinstance(stmt.extent, tirx.IntImm)
+        return int(stmt.extent) * _steps(stmt.body) if is_known else math.inf
+    return 1 if isinstance(stmt, (tirx.BufferStore, tirx.Bind)) else math.inf
 
 
 def evaluated(
     mod: IRModule, bindings: list[relax.Binding], wanted: list[relax.Var]
 ) -> Mapping[relax.Var, ir.GenericConst]:
-    """The tensors themselves, which are called as the user calls them.
+    """The tensors themselves, which have the user's names.
 
     Args:
         mod: has the kernels.
@@ -70,7 +96,7 @@ def _built(kernel: tirx.PrimFunc) -> tvm.runtime.Function:
     home = tvm_target(Target("cpu"), (WITHOUT_SLP,))
     mod = IRModule({ir.GlobalVar(_WHOLE): kernel})
     with home, tvm.transform.PassContext(opt_level=3, disabled_pass=UNSOUND_PASSES):
-        for step in (_rounded_once, *BACKEND.finish):
+        for step in (with_wide_sums, _rounded_once, *BACKEND.finish):
             mod = step(mod)
         return tvm.tirx.build(mod, target=home, pipeline=LOWERING).get_function(_WHOLE)
 

@@ -167,6 +167,8 @@ def _fills(block: s_tir.SBlock) -> bool:
 
 def _tells_places(block: s_tir.SBlock) -> bool:
     """Whether what a block stores depends on where, but for what it reads there."""
+    if not isinstance(block.body, tirx.BufferStore):
+        return True
     axes = {axis.var for axis in block.iter_vars}
     value = tvm_ffi.structural_map(
         block.body.value, (ir.TensorLoad, lambda load: tirx.const(0, load.ty.dtype))

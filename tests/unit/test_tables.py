@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tvm.script import tirx as T
 
 import babytriton as bt
 from tests.conformance import gpu
@@ -216,3 +217,66 @@ def test_users_code_of_what_is_known_runs_on_the_gpu() -> None:
     x = torch.randn(4, 8)
     compiled = bt.jit(gpu.TARGET)(of_users_code).lower(x).compile()
     torch.testing.assert_close(gpu.call(compiled, (x,)), x + _squared(torch.arange(8).float()))
+
+
+def sums(x, dtype=torch.float32):
+    a = torch.full((1 << 20,), 0.1).to(dtype) + torch.arange(1 << 20) % 2
+    b = (torch.arange(1 << 18) % 7).to(dtype).view(256, 1024)
+    product = torch.full((9,), 1.1).to(dtype).prod()
+    return x + a.sum() / a.norm(), x + a.var(), b.softmax(-1), b @ b[0], product
+
+
+def test_sums_of_what_is_known_lose_nothing() -> None:
+    x = torch.ones(2)
+    for found, expected in zip(bt.jit("cpu")(sums)(x), sums(x.double(), torch.float64)):
+        torch.testing.assert_close(found.double(), expected, rtol=3e-7, atol=0)
+
+
+def scans_of_one_number(x):
+    ones = torch.ones(8)
+    counts, maxima = ones.cumsum(0), ones.view(2, 4).cummax(1)
+    return x + counts, x * torch.full((8,), 2).cumprod(0), *maxima, ones.logcumsumexp(0)
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("gpu", marks=on_gpu)])
+def test_scans_of_one_number(target: str) -> None:
+    x = torch.randn(8)
+    if target == "cpu":
+        found = bt.jit("cpu")(scans_of_one_number)(x)
+    else:
+        compiled = bt.jit(gpu.TARGET)(scans_of_one_number).lower(x).compile()
+        found = gpu.call(compiled, (x,))
+    for one, other in zip(found, scans_of_one_number(x)):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("size", [64, 512])
+def test_what_takes_long_is_left_to_the_run(size: int) -> None:
+    def f(x):
+        a = torch.arange(size * size).view(size, size).float().sin()
+        return x + a @ a
+
+    x = torch.randn(size)
+    compiled = bt.jit("cpu")(f).lower(x).compile()
+    is_left = "T.fma" in compiled.source("tir")
+    assert is_left == (size == 512)
+    torch.testing.assert_close(compiled(x), f(x), rtol=1e-5, atol=1e-4)
+
+
+@T.prim_func(s_tir=True)
+def fast_exponentials(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.sblock("fast"):
+            place = T.axis.spatial(8, i)
+            b[place] = T.call_pure_extern("float32", "__expf", a[place])
+
+
+def of_functions_from_elsewhere(x):
+    return x + fast_exponentials(torch.arange(8).float())
+
+
+@on_gpu
+def test_functions_from_elsewhere_of_what_is_known_are_called_on_the_gpu() -> None:
+    x = torch.randn(8)
+    compiled = bt.jit(gpu.TARGET)(of_functions_from_elsewhere).lower(x).compile()
+    assert "__expf(" in compiled.source("cuda")
