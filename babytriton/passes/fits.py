@@ -28,15 +28,15 @@ class Fits:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[tuple[int, ...], Alike[str | None]] = {}
+        self._known: dict[tuple[int, ...], Alike[int | None]] = {}
         self._refused: dict[tuple[int, ...], Alike[list[None]]] = {}
 
-    def rule_of(self, kernel: tirx.PrimFunc, rules: Sequence[ScheduleRule]) -> str | None:
-        """The name of the first rule that takes a kernel; None if there is none."""
+    def place_of(self, kernel: tirx.PrimFunc, rules: Sequence[ScheduleRule]) -> int | None:
+        """The place of the first rule that takes a kernel; None if there is none."""
 
-        key = tuple(map(id, rules))
+        key, names = tuple(map(id, rules)), [type(rule).__name__ for rule in rules]
 
-        def ask() -> str | None:
+        def ask() -> int | None:
             refused = self._refused.setdefault(key, Alike(free=True)).first(_anywhere(kernel), [])
             if refused:
                 return None
@@ -44,7 +44,7 @@ class Fits:
             if found is None:
                 refused.append(None)
                 return None
-            return str(found.attrs[RULE])
+            return names.index(found.attrs[RULE])
 
         alike = self._known.setdefault(key, Alike(free=True))
         return alike.answer(tirx.PrimFunc(kernel.params, kernel.body, kernel.ret_type), ask)

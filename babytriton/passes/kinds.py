@@ -42,7 +42,7 @@ def kinds_of(backend: Backend, fits: Fits) -> tuple[Kind, ...]:
     alike: Alike[_Blocks] = Alike(free=True)
 
     def accepts(rule: ScheduleRule, kernel: tirx.PrimFunc) -> bool:
-        return fits.rule_of(kernel, (rule,)) is not None
+        return fits.place_of(kernel, (rule,)) is not None
 
     def kind(
         is_one: Callable[[_Blocks], bool],

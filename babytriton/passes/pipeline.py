@@ -113,8 +113,8 @@ def fuse(
     divided = summed_by_rows(mod)
     mod = mod if divided is mod else fuse_kernels(divided, kinds, backend.little)
     rules = rules_of(kind, target)
-    rule_of = partial(fits.rule_of, rules=rules)
-    mod = told_as_numbers(recomputed(mod, rule_of, backend.cheap))
+    place_of = partial(fits.place_of, rules=rules)
+    mod = told_as_numbers(recomputed(mod, place_of, backend.cheap))
     mod = loops_in_kernels(mod) if backend.loops else mod
     mod = without_needless_copies(mod, wanted.entry, wanted.fresh)
     mod = names.with_results(mod, returned)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
-import tvm_ffi
 from tvm import DataType, ir, relax, s_tir, sym, tirx
 from tvm.ir import IRModule
 from tvm.relax.expr import _update_type
@@ -34,20 +33,20 @@ _EXTERN = ("call_extern", "call_pure_extern")
 
 
 def recomputed(
-    mod: IRModule, rule_of: Callable[[tirx.PrimFunc], str | None], cheap: int
+    mod: IRModule, place_of: Callable[[tirx.PrimFunc], int | None], cheap: int
 ) -> IRModule:
     """A program whose kernels compute themselves what is as cheap to compute as to read.
 
     Args:
         mod: a program of calls of fused, unscheduled kernels.
-        rule_of: the name of the schedule rule that takes a kernel.
+        place_of: the place of the first schedule rule that takes a kernel.
         cheap: how much, in nodes of expressions, may be computed again for a number.
     """
     if "vdevice" in mod.global_infos:
         return mod  # Which kernel is on which device is not known yet.
     for name in functions(mod):
         for number in range(len(blocks_of(mod, name))):
-            mod = _Recomputing(rule_of, cheap).of_block(mod, name, number)
+            mod = _Recomputing(place_of, cheap).of_block(mod, name, number)
     return mod
 
 
@@ -74,12 +73,12 @@ class _Recomputing:
     """Works on a block of a program.
 
     Args:
-        rule_of: the name of the schedule rule that takes a kernel.
+        place_of: the place of the first schedule rule that takes a kernel.
         cheap: how much may be computed again for a number.
     """
 
-    def __init__(self, rule_of: Callable[[tirx.PrimFunc], str | None], cheap: int) -> None:
-        self._rule_of = rule_of
+    def __init__(self, place_of: Callable[[tirx.PrimFunc], int | None], cheap: int) -> None:
+        self._place_of = place_of
         self._cheap = cheap
         self._refused: set[tuple[str, ...]] = set()
         """The names of tensors, and of kernels that were not to compute them: those that others
@@ -109,14 +108,17 @@ class _Recomputing:
         return found
 
     def _without(self, block: _Block, tensors: Sequence[_Tensor]) -> IRModule:
-        """The program without as many of these tensors of a block as there are schedules for."""
+        """The program without as many of these tensors of a block as there are schedules for.
+
+        No rule for any of the kernels is a less particular one than that before.
+        """
         units = block.units
         while tensors:
             made, kernels = _Change(block, tensors).made()
             bad = {
                 n
                 for n, kernel in kernels.items()
-                if self._rule_of(made[kernel]) != self._rule_of(block.mod[units[n].kernel])
+                if self._is_less_particular(made[kernel], block.mod[units[n].kernel])
             }
             if not bad:
                 return made
@@ -124,6 +126,10 @@ class _Recomputing:
             self._refused.update(_named(x, units) for x in refused)
             tensors = [x for x in tensors if x not in refused]
         return block.mod
+
+    def _is_less_particular(self, kernel: tirx.PrimFunc, before: tirx.PrimFunc) -> bool:
+        place, old = self._place_of(kernel), self._place_of(before)
+        return old is not None and (place is None or place > old)
 
 
 def _named(tensor: _Tensor, units: Sequence[Unit]) -> tuple[str, ...]:
@@ -190,9 +196,9 @@ class _Block:
         return len(unit.bindings) > 1 and self._readers.get(var, []) != [number]
 
     def _is_there(self, unit: Unit, place: int) -> bool:
-        """Whether a result is a number, or another tensor with axes of one place more, or less."""
+        """Whether a result is a number, or a part of another tensor."""
         func, _ = of_results(self.mod[unit.kernel], [place], len(unit.results))
-        return all(_is_number(block) or _adds_unit_axes(block) for block in plain_blocks(func))
+        return all(_is_number(block) or _is_part(block) for block in plain_blocks(func))
 
     def _can_compute(self, number: int, var: relax.Var, is_there: Callable[[], bool]) -> bool:
         """Whether a unit is a kernel that reads no number of a tensor more than a few times.
@@ -369,17 +375,12 @@ def _is_number(block: s_tir.SBlock) -> bool:
     )
 
 
-def _adds_unit_axes(block: s_tir.SBlock) -> bool:
-    """Whether a block copies a tensor, but for axes of one place."""
+def _is_part(block: s_tir.SBlock) -> bool:
+    """Whether a block copies numbers of a tensor, at places that are known."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, ir.TensorLoad):
         return False
-    load = store.value
-    indices = [
-        without_unit_axes(x, at)
-        for x, at in ((load.source, load.indices), (store.buffer, store.indices))
-    ]
-    return bool(tvm_ffi.structural_equal(*indices))
+    return not nodes(list(store.value.indices), ir.TensorLoad)
 
 
 def _goes_along_lines(block: s_tir.SBlock) -> bool:

@@ -70,10 +70,10 @@ def slices(start, length):
 def test_who_refuses_a_kernel_is_not_asked_for_other_places(takes, asked):
     fits, rule = Fits(CPU), Counts(takes)
     for start, length in ((1, 8), (2, 8), (2, 16), (1, 8)):
-        assert (fits.rule_of(slices(start, length), (rule,)) is not None) == takes
+        assert (fits.place_of(slices(start, length), (rule,)) is not None) == takes
     assert rule.asked == asked
     other = Counts(not takes)
-    assert (fits.rule_of(slices(1, 8), (other,)) is None) == takes
+    assert (fits.place_of(slices(1, 8), (other,)) is None) == takes
 
 
 def test_module_given_stays_as_it_is():
