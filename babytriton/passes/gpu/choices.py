@@ -2,81 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tvm_ffi
 from tvm import ir, sym, tirx
+from tvm_ffi import StructuralKey
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
+from babytriton.passes.gpu.accesses import loads_made
 from babytriton.passes.gpu.extents import Axis
 from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writing import number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.statements import at_step
 
-_CHOICE = "if_then_else"
-
-_MOST = 8
-"""Ways that a block may go, each of which is written out."""
-
 
 def choice(
     block: Block, last: Axis, width: int, vectors: Callable[[Block], int]
 ) -> tuple[ir.Expr, Block, Block] | None:
-    """What a block asks first of where it is, if all elements of a vector answer the same.
+    """What a block's value depends on first of all, if all elements of a vector answer the same.
 
-    Nothing where the answers lead to many ways, which would all be written out, or where none of
-    them reads more in vectors.
+    Nothing where neither of the values reads more in vectors.
 
     Args:
         block: of a program.
         last: the last axis of the program's elements.
         width: elements of a vector, of which the first is any multiple of so many.
-        vectors: how many vectors a block reads.
+        vectors: how many vectors a block reads in any case.
 
     Returns:
         The test, and the block where it holds and where it does not; None without one.
     """
-    found = _first(block, last, width)
-    if found is None:
+    value = block.value
+    if not _is_choice(value) or not _is_one_test(value.args[0], last, width):
         return None
-    ways = _ways(block, last, width)
-    before = vectors(block)
-    gains = any(vectors(way) > before for way in ways)
-    return found if gains and len(ways) <= _MOST else None
+    test, *sides = value.args
+    ways = [block.with_value(side) for side in sides]
+    gains = any(vectors(way) > vectors(block) or choice(way, last, width, vectors) for way in ways)
+    return (test, *ways) if gains else None
 
 
-def _first(block: Block, last: Axis, width: int) -> tuple[ir.Expr, Block, Block] | None:
-    """The test that decides most, with the block where it holds and where it does not."""
-    variable, extent = last
-    if width == 1 or not (isinstance(extent, int) and extent % width == 0):
-        return None
-    tests: list[ir.Expr] = []
+def with_names(
+    block: Block, last: Axis, width: int
+) -> tuple[Block, list[tuple[tirx.Var, ir.Expr]]]:
+    """A block whose choices are by names, where all elements of a vector choose the same.
+
+    Args:
+        block: of a program.
+        last: the last axis of the program's elements.
+        width: elements of a vector, of which the first is any multiple of so many.
+
+    Returns:
+        The block, and the tests by their names.
+    """
+    names: dict[StructuralKey, tirx.Var] = {}
+    tests: list[tuple[tirx.Var, ir.Expr]] = []
+
+    def named(expr: ir.Expr, is_inside: bool) -> ir.Expr:
+        for call in _choices(expr):
+            test, *sides = call.args
+            # What a test reads may be there only where another one holds.
+            if _is_one_test(test, last, width) and not (is_inside and nodes(test, ir.TensorLoad)):
+                name = names.get(StructuralKey(test))
+                if name is None:
+                    name = names[StructuralKey(test)] = tirx.Var(_name(*sides), "bool")
+                    tests.append((name, test))
+                made = tirx.if_then_else(name, *(named(side, True) for side in sides))
+                expr = _replaced(expr, call, made)
+        return expr
+
+    return block.with_value(named(block.value, False)), tests
+
+
+def _name(yes: ir.Expr, no: ir.Expr) -> str:
+    """What a test is called, by what is read where it holds and where it does not."""
+    if not nodes(no, ir.TensorLoad):
+        return "_".join(["has", *(load.source.name for load in nodes(yes, ir.TensorLoad)[:1])])
+    if not nodes(yes, ir.TensorLoad):
+        return f"lacks_{nodes(no, ir.TensorLoad)[0].source.name}"
+    return "is_first"
+
+
+def _replaced(expr: ir.Expr, old: ir.Call, new: ir.Expr) -> ir.Expr:
+    return tvm_ffi.structural_map(
+        expr, (ir.Call, lambda call: new if tvm_ffi.structural_equal(call, old) else call)
+    )
+
+
+def loads_by_test(block: Block) -> list[tuple[ir.TensorLoad, ir.Expr]]:
+    """What a block loads where named tests hold, or do not, each with what must hold for it."""
+    return [*_by_test(block.value, None)]
+
+
+def _by_test(expr: ir.Expr, test: ir.Expr | None) -> Iterator[tuple[ir.TensorLoad, ir.Expr]]:
+    if test is not None:
+        yield from ((load, test) for load in loads_made(expr))
+    for call in _choices(expr):
+        name, *sides = call.args
+        if isinstance(name, tirx.Var):
+            for side, holds in zip(sides, (name, tirx.Not(name))):
+                yield from _by_test(side, holds if test is None else tirx.And(test, holds))
+
+
+def _choices(expr: ir.Expr) -> list[ir.Call]:
+    """The choices that no condition keeps from being made."""
+    found: list[ir.Call] = []
 
     def of_call(call: ir.Call) -> tvm_ffi.WalkResult | None:
-        if function_name(call) != _CHOICE:
+        if not _is_choice(call):
             return None
-        if _is_same_along(call.args[0], variable, width):
-            tests.append(call.args[0])
-        # What is asked inside is not asked of all elements, or later.
+        found.append(call)
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(block.value, [(ir.Call, of_call)], order="pre")
-    if not tests:
-        return None
-    yes, no = (block.with_value(_decided(block.value, tests[0], side)) for side in (1, 2))
-    return tests[0], yes, no
+    tvm_ffi.structural_walk(expr, [(ir.Call, of_call)], order="pre")
+    return found
 
 
-def _ways(block: Block, last: Axis, width: int, most: int = _MOST) -> list[Block]:
-    """The ways in which a block is written out; one more than so many stand for all others."""
-    found = _first(block, last, width) if most else None
-    if found is None:
-        return [block]
-    _, yes, no = found
-    ways = _ways(yes, last, width, most - 1)
-    return ways if len(ways) > most else ways + _ways(no, last, width, most - len(ways))
+def _is_choice(expr: ir.Expr) -> bool:
+    return isinstance(expr, ir.Call) and function_name(expr) == "if_then_else"
+
+
+def _is_one_test(test: ir.Expr, last: Axis, width: int) -> bool:
+    """Whether all elements of any vector answer a test the same."""
+    variable, extent = last
+    if width == 1 or not (isinstance(extent, int) and extent % width == 0):
+        return False
+    return _is_same_along(test, variable, width)
 
 
 def _is_same_along(test: ir.Expr, variable: tirx.Var, width: int) -> bool:
@@ -94,13 +146,3 @@ def _is_same_along(test: ir.Expr, variable: tirx.Var, width: int) -> bool:
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range(number(0), number(width)))
     return not uses(analyzer.simplify(test), lane)
-
-
-def _decided(value: ir.Expr, test: ir.Expr, side: int) -> ir.Expr:
-    """A value where a test has an answer: 1 where it holds, and 2 where it does not."""
-
-    def chosen(call: ir.Call) -> ir.Expr:
-        is_same = function_name(call) == _CHOICE and tvm_ffi.structural_equal(call.args[0], test)
-        return call.args[side] if is_same else call
-
-    return tvm_ffi.structural_map(value, (ir.Call, chosen))

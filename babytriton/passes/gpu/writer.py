@@ -11,11 +11,12 @@ from tvm import ir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
-from babytriton.passes.gpu.choices import choice
+from babytriton.passes.gpu.choices import choice, loads_by_test, with_names
 from babytriton.passes.gpu.extents import put_together, split
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.writing import (
     LANE,
+    by_tests,
     copy_vector,
     each,
     guarded,
@@ -53,29 +54,37 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """Registers that a load's values are in, from a place on; one for all if it does not move.
-
-    Or those of what lies together, among which the values are.
-    """
+class _Read:
+    """What is read for a vector: where that is, and what lies together there if it jumps."""
 
     access: Access
-    values: tirx.Var
-    start: ir.Expr
     window: Window | None = None
 
-    def has(self, access: Access, window: Window | None) -> bool:
-        """Whether the values of an access are there."""
-        if self.window is None or window is None:
-            return self.window is window and access.is_same(self.access)
-        is_one = access.buffer.same_as(self.access.buffer) and self.window.count == window.count
-        return is_one and bool(tvm_ffi.structural_equal(self.window.first, window.first))
+    def is_same(self, other: _Read) -> bool:
+        """Whether it is the same numbers of memory."""
+        if self.window is None or other.window is None:
+            return self.window is other.window and self.access.is_same(other.access)
+        is_one = self.access.buffer.same_as(other.access.buffer)
+        return (
+            is_one
+            and self.window.count == other.window.count
+            and bool(tvm_ffi.structural_equal(self.window.first, other.window.first))
+        )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Registers that what is read is in, from a place on; one for all if it does not move."""
+
+    read: _Read
+    values: tirx.Var
+    start: ir.Expr
 
     def lane(self, number_: ir.Expr, window: Window | None) -> ir.Expr:
-        """The value of an access that is there, of an element of the vector."""
+        """The value of what reads the same, of an element of the vector."""
         if window is not None:
             return tirx.BufferLoad(self.values, [self.start + window.of(number_)])
-        place = self.start + number_ if self.access.moves else self.start
+        place = self.start + number_ if self.read.access.moves else self.start
         return tirx.BufferLoad(self.values, [place])
 
 
@@ -88,7 +97,7 @@ class _Kept:
     is_whole: bool
 
     def of(self, vector: Vector) -> _Loaded:
-        return _Loaded(self.access, self.values, vector.kept if self.is_whole else number(0))
+        return _Loaded(_Read(self.access), self.values, vector.kept if self.is_whole else number(0))
 
 
 class Writer:
@@ -298,21 +307,30 @@ class Writer:
             chosen = tirx.IfThenElse(self.at(test, vector.first), *ways)
             del self._of_vector[count - len(before) :]
             return [*before, chosen]
-        body: Statements = []
+        block, tests = with_names(block, self.program.elements[-1], beside)
         loaded: list[_Loaded] = []
-        for one in self._accesses(block):
+        always: Statements = []
+        sometimes: list[tuple[ir.Expr, Statements]] = []
+        for read, where in self._wanted(block):
+            one, window = read.access, read.window
             kept = next((k for k in self._kept if one.is_same(k.access)), None)
             if kept is not None:
                 loaded.append(kept.of(vector))
                 continue
-            window = self._window(one)
-            if any(other.has(one, window) for other in loaded):
-                continue
             count = self.width if one.moves else 1 if window is None else window.count
             dtype = str(one.buffer.ty.dtype)
             values = self.allocate(count, dtype, f"{one.name}_{self._ending}")
-            loaded.append(_Loaded(one, values, number(0), window))
-            body += self._load(loaded[-1], vector)
+            loaded.append(_Loaded(read, values, number(0)))
+            made = self._load(loaded[-1], vector)
+            if where:
+                sometimes.append((tirx.any(*where), made))
+            else:
+                always += made
+        names = [
+            tirx.Bind(name, self._replaced(block, test, (vector, number(0)), loaded))
+            for name, test in tests
+        ]
+        body = [*always, *names, *by_tests(sometimes)]
 
         def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
             return use(lane, self._replaced(block, block.value, (vector, lane), loaded))
@@ -343,7 +361,7 @@ class Writer:
         return next((own for made, own in known if tvm_ffi.structural_equal(load, made)), None)
 
     def _load(self, wanted: _Loaded, vector: Vector) -> Statements:
-        access, window = wanted.access, wanted.window
+        access, window = wanted.read.access, wanted.read.window
         if window is None:
             at, width = self.place(access, vector.first), vector.width if access.moves else 1
             if width > self._beside:
@@ -354,31 +372,44 @@ class Writer:
 
     def _load_one(self, wanted: _Loaded, vector: Vector, lane: ir.Expr) -> Statements:
         """What loads one of the elements of a vector that lie apart."""
-        at = self.place(wanted.access, vector.element(lane))
-        return [store(wanted.values, load(wanted.access.buffer, at), wanted.start + lane)]
+        access = wanted.read.access
+        at = self.place(access, vector.element(lane))
+        return [store(wanted.values, load(access.buffer, at), wanted.start + lane)]
 
     def _window(self, access: Access) -> Window | None:
         """What a vector loads of an access that jumps."""
         return access.window(self._beside, self.program.elements[-1]) if access.jumps else None
 
-    def _accesses(self, block: Block) -> list[Access]:
-        """What the block reads from memory for a vector, each once."""
-        found: list[Access] = []
-        for made in self.program.loads(block, self._beside):
-            one = self.program.access(block, made)
-            if one is None or one.buffer in self._values or not self._fits(one):
+    def _wanted(self, block: Block) -> list[tuple[_Read, list[ir.Expr]]]:
+        """What the block reads from memory for a vector, each once.
+
+        With the named tests of which one holds where it is read; none for what is read in any case.
+        """
+        found: list[tuple[_Read, list[ir.Expr]]] = []
+        loads = [(load, None) for load in self.program.loads(block, self._beside)]
+        for made, test in [*loads, *loads_by_test(block)]:
+            read = self._read(block, made)
+            if read is None:
                 continue
-            if one.jumps and self._beside < self.width:
-                continue
-            if self._register(made) is not None:
-                continue
-            if not any(one.is_same(other) for other in found):
-                found.append(one)
+            tests = next((tests for other, tests in found if other.is_same(read)), None)
+            if tests is None:
+                found.append((read, [] if test is None else [test]))
+            elif tests and not any(tvm_ffi.structural_equal(test, other) for other in tests):
+                tests.append(test)
         return found
 
+    def _read(self, block: Block, made: ir.TensorLoad) -> _Read | None:
+        """What a load reads from memory for a vector; None if it does not, or not at once."""
+        one = self.program.access(block, made)
+        if one is None or one.buffer in self._values or not self._fits(one):
+            return None
+        if (one.jumps and self._beside < self.width) or self._register(made) is not None:
+            return None
+        return _Read(one, self._window(one))
+
     def _vectors(self, block: Block) -> int:
-        """How many vectors the block reads from memory."""
-        return sum(one.moves for one in self._accesses(block))
+        """How many vectors the block reads from memory in any case."""
+        return sum(read.access.moves for read, _ in self._wanted(block))
 
     def _fits(self, one: Access) -> bool:
         return one.fits(self._beside, self.program.elements[-1])
@@ -398,7 +429,7 @@ class Writer:
             if one is None or at is None or made.source in self._values:
                 return made
             window = self._window(one) if self._fits(one) else None
-            same = (other for other in loaded if other.has(one, window))
+            same = (other for other in loaded if other.read.is_same(_Read(one, window)))
             return next((other.lane(at[1], window) for other in same), made)
 
         def of_load(made: ir.TensorLoad) -> ir.Expr:

@@ -184,6 +184,24 @@ def guarded(test: ir.Expr | None, body: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
     return list(body) if test is None else [tirx.IfThenElse(test, sequence(list(body)), None)]
 
 
+def by_tests(parts: Sequence[tuple[ir.Expr, Sequence[tirx.Stmt]]]) -> list[tirx.Stmt]:
+    """Statements under conditions, with one test for those that follow each other."""
+    done: list[tirx.Stmt] = []
+    for test, body in parts:
+        last = done[-1] if done else None
+        whole = sequence(list(body))
+        if last is not None and tvm_ffi.structural_equal(last.condition, test):
+            whole = sequence([*statements(last.then_case), *body])
+            done[-1] = tirx.IfThenElse(test, whole, last.else_case)
+        elif last is not None and tvm_ffi.structural_equal(tirx.Not(last.condition), test):
+            before = statements(last.else_case) if last.else_case is not None else []
+            whole = sequence([*before, *body])
+            done[-1] = tirx.IfThenElse(last.condition, last.then_case, whole)
+        else:
+            done.append(tirx.IfThenElse(test, whole, None))
+    return done
+
+
 def both(*tests: ir.Expr | None) -> ir.Expr | None:
     """All of the conditions that there are."""
     found = [test for test in tests if test is not None]
