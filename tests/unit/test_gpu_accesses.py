@@ -44,6 +44,31 @@ def norm_of_pairs(x):
     return y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-5), y.softmax(-1)
 
 
+def causal(x, w):
+    length = x.shape[1]
+    padded = F.pad(x, (0, 0, 3, 0))
+    y = x
+    for k in range(4):
+        y = y + padded[:, k : k + length] * w[k]
+    return (F.silu(y),)
+
+
+def of_both(x, y):
+    return (F.gelu(torch.cat([x, y], -1)) * 2,)
+
+
+def by_lengths(x, lengths):
+    """Rows of different lengths, and one that is not there at all."""
+    is_there = torch.arange(x.shape[0])[:, None] < lengths[: x.shape[0], None]
+    return torch.where(is_there, x, 0.0) * 2 + torch.where(is_there, x.roll(1, 0), 1.0)
+
+
+def nested(x):
+    """Parts of parts, each of which another part decides about."""
+    y = F.pad(x[2:], (0, 0, 2, 0)) + 1
+    return (x * F.pad(y[:-1], (0, 0, 1, 0)) + F.pad(y, (0, 0, 0, 4))[4:],)
+
+
 def loads(code: str, name: str) -> list[str]:
     """How a tensor is read, as the types of what is loaded at once."""
     code = re.sub("//.*", "", code)
@@ -68,6 +93,43 @@ def test_values(length: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("length", [256, 96])
 def test_values_of_groups(length: int) -> None:
     check(of_groups, torch.randn(7, length), torch.rand(7, length // 32) + 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [64, 36, 7])
+def test_values_under_tests(width: int, dtype: torch.dtype) -> None:
+    within = 1e-5 if dtype == torch.float32 else 4e-2
+    x, w = torch.randn(2, 9, width).to(dtype), torch.randn(4, width).to(dtype)
+    check(causal, x, w, within=within)
+    check(of_both, x[0].clone(), torch.randn(9, 2 * width).to(dtype), within=within)
+    check(nested, x[1].clone(), within=within)
+    lengths = torch.tensor([0, 9, 1, 4, 2, 7, 9, 3, 0])
+    check(lambda *args: (by_lengths(*args),), x[1].clone(), lengths, within=within)
+
+
+def test_gradients_under_tests() -> None:
+    x, w = torch.randn(2, 9, 64, requires_grad=True), torch.randn(4, 64, requires_grad=True)
+    grad = torch.randn(2, 9, 64)
+    program = bt.jit(gpu.TARGET)(lambda x, w: causal(x, w)[0]).lower(x, w).compile()
+    found = gpu.gradients(program, (x, w), {0: grad})
+    expected = torch.autograd.grad(causal(x, w)[0], (x, w), grad)
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_computed_with_chosen_vectors_is_written_once() -> None:
+    x, w = torch.empty(8, 64, 256, device="meta"), torch.empty(4, 256, device="meta")
+    code = compiled(causal, x, w).source("cuda")
+    assert loads(code, "x") == ["float4"] * 4
+    assert re.findall(r"bool (has_x\w*) = (\d) <=", code) == [
+        ("has_x", "3"),
+        ("has_x_1", "2"),
+        ("has_x_2", "1"),
+    ]
+    assert code.count("expf(") == 1
+    code = compiled(of_both, x[0], x[1]).source("cuda")
+    assert code.count("erff(") == 1
+    assert set(re.findall(r"\*\(float4\*\)(chosen_vector) =", code)) == {"chosen_vector"}
 
 
 def test_each_vector_is_loaded_at_once() -> None:

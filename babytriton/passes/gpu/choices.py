@@ -17,6 +17,8 @@ from babytriton.passes.gpu.writing import number
 from babytriton.passes.intrinsics import function_name
 from babytriton.passes.statements import at_step
 
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
 
 def choice(
     block: Block, last: Axis, width: int, vectors: Callable[[Block], int]
@@ -67,12 +69,57 @@ def with_names(
                 name = names.get(StructuralKey(test))
                 if name is None:
                     name = names[StructuralKey(test)] = tirx.Var(_name(*sides), "bool")
-                    tests.append((name, test))
+                    tests.append((name, _with_numbers_moved(test)))
                 made = tirx.if_then_else(name, *(named(side, True) for side in sides))
                 expr = _replaced(expr, call, made)
         return expr
 
     return block.with_value(named(block.value, False)), tests
+
+
+def with_loads_chosen(
+    block: Block, load: Callable[[ir.Call, list[ir.TensorLoad]], ir.Expr | None]
+) -> Block:
+    """A block that chooses, by name, between numbers from memory before it computes with one.
+
+    Args:
+        block: of a program.
+        load: what is read where there are these choices between these loads; None if it is not.
+    """
+
+    def chosen(call: ir.Call) -> ir.Expr:
+        loads = _leaves(call)
+        found = load(call, loads) if loads else None
+        return call if found is None else found
+
+    value = tvm_ffi.structural_map(block.value, (ir.Call, chosen), order="pre")
+    return block.with_value(value)
+
+
+def _leaves(expr: ir.Expr) -> list[ir.TensorLoad]:
+    """What named choices choose from, if these are loads alone."""
+    if isinstance(expr, ir.TensorLoad):
+        return [expr]
+    if not _is_choice(expr) or not isinstance(expr.args[0], tirx.Var):
+        return []
+    yes, no = map(_leaves, expr.args[1:])
+    return [*yes, *no] if yes and no else []
+
+
+def _with_numbers_moved(test: ir.Expr) -> ir.Expr:
+    """A test of places that adds no number to what it compares with one."""
+
+    def moved(own: tirx.LT | tirx.LE) -> tirx.PrimExpr:
+        a, b = own.a, own.b
+        if nodes(own, ir.TensorLoad):
+            return own  # which may be at the end of its type
+        if isinstance(a, tirx.Add) and isinstance(a.b, tirx.IntImm) and isinstance(b, tirx.IntImm):
+            return type(own)(a.a, tirx.IntImm(b.ty.dtype, int(b) - int(a.b)))
+        if isinstance(b, tirx.Add) and isinstance(b.b, tirx.IntImm) and isinstance(a, tirx.IntImm):
+            return type(own)(tirx.IntImm(a.ty.dtype, int(a) - int(b.b)), b.a)
+        return own
+
+    return tvm_ffi.structural_map(test, [(kind, moved) for kind in _COMPARISONS])
 
 
 def _name(yes: ir.Expr, no: ir.Expr) -> str:

@@ -19,7 +19,8 @@ from babytriton.passes.gpu.combining import Part, adding, start
 from babytriton.passes.gpu.extents import known
 from babytriton.passes.gpu.moments import column_moments
 from babytriton.passes.gpu.program import Block, Program
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.registers import Vector
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import as_index
 
 Together: TypeAlias = tuple[Block, ...]

@@ -25,11 +25,12 @@ from babytriton.passes.gpu.combining import Lines
 from babytriton.passes.gpu.elementwise import vector_kernel
 from babytriton.passes.gpu.extents import Extent, parts, product, whole_parts
 from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.row_counts import RowCounts
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.tiles import AT_ONCE, BLOCK, BLOCKS, THREADS, Tile
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
     Place,

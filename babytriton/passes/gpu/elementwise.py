@@ -11,9 +11,10 @@ from tvm.target import Target
 from babytriton.passes.blocks import inline_numbers, is_pointwise, open_kernel
 from babytriton.passes.gpu.extents import is_multiple
 from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.sweeps import Sweeps
 from babytriton.passes.gpu.threads import bind_flat, bind_one, most_threads
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     as_expr,
     below,

@@ -14,9 +14,10 @@ from babytriton.passes.gpu.combining import SHUFFLED, Team, adding, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product, whole_parts
 from babytriton.passes.gpu.pairs import PairWriter, pairs
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.rowwise import MOST_THREADS, REPEATED, WORDS_OF_MOST
 from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     as_expr,
     below,

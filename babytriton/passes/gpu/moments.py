@@ -17,7 +17,8 @@ from tvm import ir, tirx
 from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.extents import Extent
 from babytriton.passes.gpu.program import Block, Program, inlined, is_load_of, reads
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.registers import Vector
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import LANE, as_expr, each, number, only
 from babytriton.passes.nests import is_equal
 

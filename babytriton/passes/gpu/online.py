@@ -18,7 +18,8 @@ from babytriton.ops.numerics import from_order_key, order_key
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.program import Block, Program, inlined, is_load_of, reads
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.registers import Vector
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import guarded, number, only
 from babytriton.passes.intrinsics import function_name
 

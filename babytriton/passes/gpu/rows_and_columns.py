@@ -13,6 +13,7 @@ from babytriton.passes.gpu.columns import SHARED, ColumnWriter
 from babytriton.passes.gpu.combining import Lines, Part, has_shuffles, start
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.rowwise import (
     BLOCK,
     MOST_THREADS,
@@ -24,7 +25,7 @@ from babytriton.passes.gpu.rowwise import (
 from babytriton.passes.gpu.sweeps import Sweeps, is_of_row
 from babytriton.passes.gpu.threads import most_threads
 from babytriton.passes.gpu.tiles import Tile
-from babytriton.passes.gpu.writer import Statements, Vector
+from babytriton.passes.gpu.writer import Statements
 from babytriton.passes.gpu.writing import (
     LANE,
     WARP,

@@ -17,10 +17,11 @@ from babytriton.passes.gpu.combining import SHUFFLED, Team, has_shuffles
 from babytriton.passes.gpu.extents import Extent, known
 from babytriton.passes.gpu.pairs import pairs
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.side_by_side import side_by_side
 from babytriton.passes.gpu.sweeps import Sweeps, SweepWriter, is_of_row
 from babytriton.passes.gpu.threads import most_threads
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     VECTOR,
     WARP,

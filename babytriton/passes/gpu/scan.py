@@ -20,8 +20,9 @@ from babytriton.passes.blocks import (
 from babytriton.passes.gpu.combining import SHUFFLED, Team
 from babytriton.passes.gpu.extents import Extent, parts, pieces, product
 from babytriton.passes.gpu.program import Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.running import Held, Running
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     LANE,
     WARP,

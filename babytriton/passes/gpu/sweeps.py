@@ -16,7 +16,8 @@ from babytriton.passes.gpu.accesses import Access
 from babytriton.passes.gpu.combining import Team, adding, start
 from babytriton.passes.gpu.pairs import Pair
 from babytriton.passes.gpu.program import Block, Program
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.registers import Vector
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import by_lane, item_bytes
 
 

@@ -16,7 +16,8 @@ from babytriton.passes.gpu.accesses import loads_made
 from babytriton.passes.gpu.extents import Axis, Extent, at_least_one, parts, product, split
 from babytriton.passes.gpu.products import BLOCKS
 from babytriton.passes.gpu.program import Program
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.registers import Vector
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     INDEX,
     WARP,

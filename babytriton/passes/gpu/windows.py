@@ -25,8 +25,9 @@ from babytriton.passes.blocks import (
 from babytriton.passes.gpu.combining import adding, start
 from babytriton.passes.gpu.extents import parts, position
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.registers import Vector
 from babytriton.passes.gpu.threads import thread_count
-from babytriton.passes.gpu.writer import Statements, Vector, Writer
+from babytriton.passes.gpu.writer import Statements, Writer
 from babytriton.passes.gpu.writing import (
     below,
     each,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm_ffi import StructuralKey
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
-from babytriton.passes.gpu.choices import choice, loads_by_test, with_names
+from babytriton.passes.gpu.choices import choice, loads_by_test, with_loads_chosen, with_names
 from babytriton.passes.gpu.extents import put_together, split
 from babytriton.passes.gpu.program import Block, Program
+from babytriton.passes.gpu.registers import Kept, Loaded, Read, Vector
 from babytriton.passes.gpu.writing import (
     LANE,
     by_tests,
@@ -27,77 +28,12 @@ from babytriton.passes.gpu.writing import (
     store,
 )
 from babytriton.passes.nests import is_equal
-from babytriton.passes.statements import sequence
+from babytriton.passes.statements import at_step, sequence
 
 Statements = list[tirx.Stmt]
 
-
-@dataclass(frozen=True)
-class Vector:
-    """Elements that a thread works on at once.
-
-    Attributes:
-        first: the number of the first of them in the row.
-        kept: its number among all elements that the thread keeps in registers.
-        width: how many they are.
-        apart: from each to the next.
-    """
-
-    first: ir.Expr
-    kept: ir.Expr
-    width: int
-    apart: int = 1
-
-    def element(self, lane: ir.Expr) -> ir.Expr:
-        """The number of one of them in the row."""
-        return self.first + (lane if self.apart == 1 else lane * number(self.apart))
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What is read for a vector: where that is, and what lies together there if it jumps."""
-
-    access: Access
-    window: Window | None = None
-
-    def is_same(self, other: _Read) -> bool:
-        """Whether it is the same numbers of memory."""
-        if self.window is None or other.window is None:
-            return self.window is other.window and self.access.is_same(other.access)
-        is_one = self.access.buffer.same_as(other.access.buffer)
-        return (
-            is_one
-            and self.window.count == other.window.count
-            and bool(tvm_ffi.structural_equal(self.window.first, other.window.first))
-        )
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """Registers that what is read is in, from a place on; one for all if it does not move."""
-
-    read: _Read
-    values: tirx.Var
-    start: ir.Expr
-
-    def lane(self, number_: ir.Expr, window: Window | None) -> ir.Expr:
-        """The value of what reads the same, of an element of the vector."""
-        if window is not None:
-            return tirx.BufferLoad(self.values, [self.start + window.of(number_)])
-        place = self.start + number_ if self.read.access.moves else self.start
-        return tirx.BufferLoad(self.values, [place])
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Registers for what several blocks read: all that the thread has, or those of a vector."""
-
-    access: Access
-    values: tirx.Var
-    is_whole: bool
-
-    def of(self, vector: Vector) -> _Loaded:
-        return _Loaded(_Read(self.access), self.values, vector.kept if self.is_whole else number(0))
+_MOST = 24
+"""Vectors that are read where tests hold, for which registers have room."""
 
 
 class Writer:
@@ -125,7 +61,7 @@ class Writer:
         self.is_row: ir.Expr | None = None
         # Where values are that were computed, and those that were loaded for several blocks.
         self._values: dict[tirx.Var, tirx.Var] = {}
-        self._kept: list[_Kept] = []
+        self._kept: list[Kept] = []
         # What columns are reduced to: all that the thread has of each.
         self.columns: list[tuple[Block, tirx.Var]] = []
         # What is read once a row: by the load, in which register it is.
@@ -143,13 +79,13 @@ class Writer:
         Returns:
             What loads them for a vector.
         """
-        made: list[_Kept] = []
+        made: list[Kept] = []
         for one, is_whole in accesses:
             if self._fits(one):
                 count, ending = (self.count, "part") if is_whole else (self.width, self._ending)
                 dtype = str(one.buffer.ty.dtype)
                 values = self.allocate(count, dtype, f"{one.name}_{ending}")
-                made.append(_Kept(one, values, is_whole))
+                made.append(Kept(one, values, is_whole))
         self._kept += made
         return lambda vector: [
             stmt for kept in made for stmt in self._load(kept.of(vector), vector)
@@ -307,20 +243,21 @@ class Writer:
             chosen = tirx.IfThenElse(self.at(test, vector.first), *ways)
             del self._of_vector[count - len(before) :]
             return [*before, chosen]
+        given = block
         block, tests = with_names(block, self.program.elements[-1], beside)
-        loaded: list[_Loaded] = []
+        lane_ = tirx.Var(LANE, "int64")
+        block, chosen = self._with_loads_chosen(block, vector, lane_)
+        if len(chosen) + len(loads_by_test(block)) > _MOST:
+            block, tests, chosen = given, [], []
+        loaded: list[Loaded] = []
         always: Statements = []
         sometimes: list[tuple[ir.Expr, Statements]] = []
         for read, where in self._wanted(block):
-            one, window = read.access, read.window
-            kept = next((k for k in self._kept if one.is_same(k.access)), None)
+            kept = next((k for k in self._kept if read.access.is_same(k.access)), None)
             if kept is not None:
                 loaded.append(kept.of(vector))
                 continue
-            count = self.width if one.moves else 1 if window is None else window.count
-            dtype = str(one.buffer.ty.dtype)
-            values = self.allocate(count, dtype, f"{one.name}_{self._ending}")
-            loaded.append(_Loaded(read, values, number(0)))
+            loaded.append(Loaded(read, self._registers(read), number(0)))
             made = self._load(loaded[-1], vector)
             if where:
                 sometimes.append((tirx.any(*where), made))
@@ -330,12 +267,55 @@ class Writer:
             tirx.Bind(name, self._replaced(block, test, (vector, number(0)), loaded))
             for name, test in tests
         ]
-        body = [*always, *names, *by_tests(sometimes)]
 
         def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
-            return use(lane, self._replaced(block, block.value, (vector, lane), loaded))
+            value = at_step(block.value, lane_, lane)
+            return use(lane, self._replaced(block, value, (vector, lane), loaded))
 
+        body = [*always, *names, *by_tests(sometimes), *chosen]
         return body + each(LANE, vector.width, of_lane)
+
+    def _with_loads_chosen(
+        self, block: Block, vector: Vector, lane: tirx.Var
+    ) -> tuple[Block, Statements]:
+        """A block that has in one vector what it chooses from several in memory, and its loads.
+
+        Args:
+            block: whose choices have names.
+            vector: that is written.
+            lane: a variable for the number of an element in it.
+        """
+        done: Statements = []
+
+        known: dict[StructuralKey, ir.Expr] = {}
+
+        def of_choice(choice: ir.Call, loads: list[ir.TensorLoad]) -> ir.Expr | None:
+            if StructuralKey(choice) in known:
+                return known[StructuralKey(choice)]
+            reads = [self._read(block, made) for made in loads]
+            if not all(x is not None and x.access.moves and x.window is None for x in reads):
+                return None
+            dtype = str(loads[0].source.ty.dtype)
+            values = self.allocate(self.width, dtype, f"chosen_{self._ending}")
+
+            def loading(part: ir.Expr) -> tirx.Stmt:
+                if isinstance(part, ir.TensorLoad):
+                    read = self._read(block, part)
+                    assert read is not None
+                    return sequence(self._load(Loaded(read, values, number(0)), vector))
+                return tirx.IfThenElse(part.args[0], *map(loading, part.args[1:]))
+
+            done.append(loading(choice))
+            known[StructuralKey(choice)] = made = tirx.BufferLoad(values, [lane])
+            return made
+
+        return with_loads_chosen(block, of_choice), done
+
+    def _registers(self, read: Read) -> tirx.Var:
+        """Registers for what is read for a vector."""
+        one, window = read.access, read.window
+        count = self.width if one.moves else 1 if window is None else window.count
+        return self.allocate(count, str(one.buffer.ty.dtype), f"{one.name}_{self._ending}")
 
     def _asked(self, test: ir.Expr, vector: Vector) -> Statements:
         """What loads the numbers that a choice is made by."""
@@ -360,7 +340,7 @@ class Writer:
         known = (*self._of_rows, *self._of_vector)
         return next((own for made, own in known if tvm_ffi.structural_equal(load, made)), None)
 
-    def _load(self, wanted: _Loaded, vector: Vector) -> Statements:
+    def _load(self, wanted: Loaded, vector: Vector) -> Statements:
         access, window = wanted.read.access, wanted.read.window
         if window is None:
             at, width = self.place(access, vector.first), vector.width if access.moves else 1
@@ -370,7 +350,7 @@ class Writer:
             at, width = self.at(window.first, vector.first), window.count
         return copy_vector(width, (wanted.values, wanted.start), (access.buffer, at))
 
-    def _load_one(self, wanted: _Loaded, vector: Vector, lane: ir.Expr) -> Statements:
+    def _load_one(self, wanted: Loaded, vector: Vector, lane: ir.Expr) -> Statements:
         """What loads one of the elements of a vector that lie apart."""
         access = wanted.read.access
         at = self.place(access, vector.element(lane))
@@ -380,12 +360,12 @@ class Writer:
         """What a vector loads of an access that jumps."""
         return access.window(self._beside, self.program.elements[-1]) if access.jumps else None
 
-    def _wanted(self, block: Block) -> list[tuple[_Read, list[ir.Expr]]]:
+    def _wanted(self, block: Block) -> list[tuple[Read, list[ir.Expr]]]:
         """What the block reads from memory for a vector, each once.
 
         With the named tests of which one holds where it is read; none for what is read in any case.
         """
-        found: list[tuple[_Read, list[ir.Expr]]] = []
+        found: list[tuple[Read, list[ir.Expr]]] = []
         loads = [(load, None) for load in self.program.loads(block, self._beside)]
         for made, test in [*loads, *loads_by_test(block)]:
             read = self._read(block, made)
@@ -398,14 +378,14 @@ class Writer:
                 tests.append(test)
         return found
 
-    def _read(self, block: Block, made: ir.TensorLoad) -> _Read | None:
+    def _read(self, block: Block, made: ir.TensorLoad) -> Read | None:
         """What a load reads from memory for a vector; None if it does not, or not at once."""
         one = self.program.access(block, made)
         if one is None or one.buffer in self._values or not self._fits(one):
             return None
         if (one.jumps and self._beside < self.width) or self._register(made) is not None:
             return None
-        return _Read(one, self._window(one))
+        return Read(one, self._window(one))
 
     def _vectors(self, block: Block) -> int:
         """How many vectors the block reads from memory in any case."""
@@ -419,7 +399,7 @@ class Writer:
         block: Block,
         expr: ir.Expr,
         at: tuple[Vector, ir.Expr] | None,
-        loaded: Sequence[_Loaded],
+        loaded: Sequence[Loaded],
     ) -> ir.Expr:
         """The block's expression, of what the thread has in registers."""
         element = None if at is None else at[0].element(at[1])
@@ -429,7 +409,7 @@ class Writer:
             if one is None or at is None or made.source in self._values:
                 return made
             window = self._window(one) if self._fits(one) else None
-            same = (other for other in loaded if other.read.is_same(_Read(one, window)))
+            same = (other for other in loaded if other.read.is_same(Read(one, window)))
             return next((other.lane(at[1], window) for other in same), made)
 
         def of_load(made: ir.TensorLoad) -> ir.Expr:
