@@ -69,6 +69,13 @@ def nested(x):
     return (x * F.pad(y[:-1], (0, 0, 1, 0)) + F.pad(y, (0, 0, 0, 4))[4:],)
 
 
+def of_chosen(x, y):
+    """What is put together, beside that moved down: there it is read from the third row on."""
+    whole = torch.cat([x[1:], y])
+    moved = F.pad(whole, (0, 0, 2, 0))[:-2]
+    return moved * whole + torch.cat([x[1:], y]) * 3, moved.exp()
+
+
 def loads(code: str, name: str) -> list[str]:
     """How a tensor is read, as the types of what is loaded at once."""
     code = re.sub("//.*", "", code)
@@ -103,6 +110,7 @@ def test_values_under_tests(width: int, dtype: torch.dtype) -> None:
     check(causal, x, w, within=within)
     check(of_both, x[0].clone(), torch.randn(9, 2 * width).to(dtype), within=within)
     check(nested, x[1].clone(), within=within)
+    check(of_chosen, x[0].clone(), x[1].clone(), within=within)
     lengths = torch.tensor([0, 9, 1, 4, 2, 7, 9, 3, 0])
     check(lambda *args: (by_lengths(*args),), x[1].clone(), lengths, within=within)
 

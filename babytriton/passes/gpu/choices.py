@@ -78,48 +78,70 @@ def with_names(
 
 
 def with_loads_chosen(
-    block: Block, load: Callable[[ir.Call, list[ir.TensorLoad]], ir.Expr | None]
+    block: Block, load: Callable[[ir.Call, ir.Expr | None], ir.Expr | None]
 ) -> Block:
     """A block that chooses, by name, between numbers from memory before it computes with one.
 
     Args:
         block: of a program.
-        load: what is read where there are these choices between these loads; None if it is not.
+        load: what is read where there is a choice between loads alone, and what must hold for it,
+            if anything does; None if it is not read so.
     """
 
-    def chosen(call: ir.Call) -> ir.Expr:
-        loads = _leaves(call)
-        found = load(call, loads) if loads else None
-        return call if found is None else found
+    def chosen(expr: ir.Expr, test: ir.Expr | None) -> ir.Expr:
+        for call in _choices(expr):
+            name, *sides = call.args
+            if not isinstance(name, tirx.Var):
+                continue
+            made = load(call, test) if loads_chosen(call) else None
+            if made is None:
+                ways = zip(sides, _answers(name, test))
+                made = tirx.if_then_else(name, *(chosen(*way) for way in ways))
+            expr = _replaced(expr, call, made)
+        return expr
 
-    value = tvm_ffi.structural_map(block.value, (ir.Call, chosen), order="pre")
-    return block.with_value(value)
+    return block.with_value(chosen(block.value, None))
 
 
-def _leaves(expr: ir.Expr) -> list[ir.TensorLoad]:
+def loads_chosen(expr: ir.Expr) -> list[ir.TensorLoad]:
     """What named choices choose from, if these are loads alone."""
     if isinstance(expr, ir.TensorLoad):
         return [expr]
     if not _is_choice(expr) or not isinstance(expr.args[0], tirx.Var):
         return []
-    yes, no = map(_leaves, expr.args[1:])
+    yes, no = map(loads_chosen, expr.args[1:])
     return [*yes, *no] if yes and no else []
+
+
+def _answers(name: tirx.Var, test: ir.Expr | None) -> tuple[ir.Expr, ir.Expr]:
+    """What holds on both sides of a choice, where something holds already."""
+    ways = name, tirx.Not(name)
+    return ways if test is None else tuple(tirx.And(test, way) for way in ways)
 
 
 def _with_numbers_moved(test: ir.Expr) -> ir.Expr:
     """A test of places that adds no number to what it compares with one."""
 
     def moved(own: tirx.LT | tirx.LE) -> tirx.PrimExpr:
-        a, b = own.a, own.b
-        if nodes(own, ir.TensorLoad):
-            return own  # which may be at the end of its type
-        if isinstance(a, tirx.Add) and isinstance(a.b, tirx.IntImm) and isinstance(b, tirx.IntImm):
-            return type(own)(a.a, tirx.IntImm(b.ty.dtype, int(b) - int(a.b)))
-        if isinstance(b, tirx.Add) and isinstance(b.b, tirx.IntImm) and isinstance(a, tirx.IntImm):
-            return type(own)(tirx.IntImm(a.ty.dtype, int(a) - int(b.b)), b.a)
-        return own
+        sides = own.a, own.b
+        # What is read may be at the end of its type.
+        if nodes(own, ir.TensorLoad) or sum(isinstance(x, tirx.IntImm) for x in sides) != 1:
+            return own
+        (a, added), (b, beside) = map(_with_number_apart, sides)
+        (number_,) = (x for x in sides if isinstance(x, tirx.IntImm))
+        known = tirx.IntImm(number_.ty.dtype, int(number_) - added - beside)
+        return type(own)(known, b) if number_.same_as(sides[0]) else type(own)(a, known)
 
     return tvm_ffi.structural_map(test, [(kind, moved) for kind in _COMPARISONS])
+
+
+def _with_number_apart(expr: ir.Expr) -> tuple[ir.Expr, int]:
+    """An expression without the number that is added to it last, and that number."""
+    if isinstance(expr, tirx.Add) and isinstance(expr.b, tirx.IntImm):
+        return expr.a, int(expr.b)
+    if isinstance(expr, tirx.Sub) and isinstance(expr.b, tirx.IntImm):
+        return expr.a, -int(expr.b)
+    return expr, 0
 
 
 def _name(yes: ir.Expr, no: ir.Expr) -> str:
@@ -148,21 +170,27 @@ def _by_test(expr: ir.Expr, test: ir.Expr | None) -> Iterator[tuple[ir.TensorLoa
     for call in _choices(expr):
         name, *sides = call.args
         if isinstance(name, tirx.Var):
-            for side, holds in zip(sides, (name, tirx.Not(name))):
-                yield from _by_test(side, holds if test is None else tirx.And(test, holds))
+            for side, holds in zip(sides, _answers(name, test)):
+                yield from _by_test(side, holds)
 
 
 def _choices(expr: ir.Expr) -> list[ir.Call]:
-    """The choices that no condition keeps from being made."""
+    """The choices that no condition keeps from being made, each once."""
     found: list[ir.Call] = []
 
     def of_call(call: ir.Call) -> tvm_ffi.WalkResult | None:
         if not _is_choice(call):
             return None
-        found.append(call)
+        if not any(tvm_ffi.structural_equal(call, other) for other in found):
+            found.append(call)
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(expr, [(ir.Call, of_call)], order="pre")
+    def of_either(test: tirx.And | tirx.Or) -> tvm_ffi.WalkResult:
+        found.extend(_choices(test.a))
+        return tvm_ffi.WalkResult.SKIP
+
+    entries = [(ir.Call, of_call), (tirx.And, of_either), (tirx.Or, of_either)]
+    tvm_ffi.structural_walk(expr, entries, order="pre")
     return found
 
 

@@ -6,18 +6,22 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm_ffi import StructuralKey
 
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
-from babytriton.passes.gpu.choices import choice, loads_by_test, with_loads_chosen, with_names
+from babytriton.passes.gpu.choices import (
+    choice,
+    loads_by_test,
+    loads_chosen,
+    with_loads_chosen,
+    with_names,
+)
 from babytriton.passes.gpu.extents import put_together, split
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.registers import Kept, Loaded, Read, Vector
 from babytriton.passes.gpu.writing import (
     LANE,
-    by_tests,
     copy_vector,
     each,
     guarded,
@@ -26,6 +30,7 @@ from babytriton.passes.gpu.writing import (
     number,
     only,
     store,
+    with_one_test,
 )
 from babytriton.passes.nests import is_equal
 from babytriton.passes.statements import at_step, sequence
@@ -251,7 +256,7 @@ class Writer:
             block, tests, chosen = given, [], []
         loaded: list[Loaded] = []
         always: Statements = []
-        sometimes: list[tuple[ir.Expr, Statements]] = []
+        sometimes: Statements = []
         for read, where in self._wanted(block):
             kept = next((k for k in self._kept if read.access.is_same(k.access)), None)
             if kept is not None:
@@ -260,7 +265,7 @@ class Writer:
             loaded.append(Loaded(read, self._registers(read), number(0)))
             made = self._load(loaded[-1], vector)
             if where:
-                sometimes.append((tirx.any(*where), made))
+                sometimes += guarded(tirx.any(*where), made)
             else:
                 always += made
         names = [
@@ -272,26 +277,26 @@ class Writer:
             value = at_step(block.value, lane_, lane)
             return use(lane, self._replaced(block, value, (vector, lane), loaded))
 
-        body = [*always, *names, *by_tests(sometimes), *chosen]
+        body = [*always, *names, *with_one_test([*sometimes, *chosen])]
         return body + each(LANE, vector.width, of_lane)
 
     def _with_loads_chosen(
         self, block: Block, vector: Vector, lane: tirx.Var
     ) -> tuple[Block, Statements]:
-        """A block that has in one vector what it chooses from several in memory, and its loads.
+        """A block that has in one vector what it chooses from several in memory.
 
         Args:
             block: whose choices have names.
             vector: that is written.
             lane: a variable for the number of an element in it.
+
+        Returns:
+            The block, and what loads each of these vectors.
         """
         done: Statements = []
 
-        known: dict[StructuralKey, ir.Expr] = {}
-
-        def of_choice(choice: ir.Call, loads: list[ir.TensorLoad]) -> ir.Expr | None:
-            if StructuralKey(choice) in known:
-                return known[StructuralKey(choice)]
+        def of_choice(choice: ir.Call, test: ir.Expr | None) -> ir.Expr | None:
+            loads = loads_chosen(choice)
             reads = [self._read(block, made) for made in loads]
             if not all(x is not None and x.access.moves and x.window is None for x in reads):
                 return None
@@ -305,9 +310,8 @@ class Writer:
                     return sequence(self._load(Loaded(read, values, number(0)), vector))
                 return tirx.IfThenElse(part.args[0], *map(loading, part.args[1:]))
 
-            done.append(loading(choice))
-            known[StructuralKey(choice)] = made = tirx.BufferLoad(values, [lane])
-            return made
+            done.extend(guarded(test, [loading(choice)]))
+            return tirx.BufferLoad(values, [lane])
 
         return with_loads_chosen(block, of_choice), done
 

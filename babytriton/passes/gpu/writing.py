@@ -184,22 +184,34 @@ def guarded(test: ir.Expr | None, body: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
     return list(body) if test is None else [tirx.IfThenElse(test, sequence(list(body)), None)]
 
 
-def by_tests(parts: Sequence[tuple[ir.Expr, Sequence[tirx.Stmt]]]) -> list[tirx.Stmt]:
-    """Statements under conditions, with one test for those that follow each other."""
+def with_one_test(stmts: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+    """Statements, of which those after each other that ask the same, or the opposite, are one."""
     done: list[tirx.Stmt] = []
-    for test, body in parts:
-        last = done[-1] if done else None
-        whole = sequence(list(body))
-        if last is not None and tvm_ffi.structural_equal(last.condition, test):
-            whole = sequence([*statements(last.then_case), *body])
-            done[-1] = tirx.IfThenElse(test, whole, last.else_case)
-        elif last is not None and tvm_ffi.structural_equal(tirx.Not(last.condition), test):
-            before = statements(last.else_case) if last.else_case is not None else []
-            whole = sequence([*before, *body])
-            done[-1] = tirx.IfThenElse(last.condition, last.then_case, whole)
+    for stmt in stmts:
+        merged = _merged(done[-1], stmt) if done else None
+        if merged is None:
+            done.append(stmt)
         else:
-            done.append(tirx.IfThenElse(test, whole, None))
+            done[-1] = merged
     return done
+
+
+def _merged(first: tirx.Stmt, second: tirx.Stmt) -> tirx.Stmt | None:
+    """Two statements that follow each other as one, if they ask the same, or the opposite."""
+    if not isinstance(first, tirx.IfThenElse) or not isinstance(second, tirx.IfThenElse):
+        return None
+    cases = second.then_case, second.else_case
+    if tvm_ffi.structural_equal(tirx.Not(first.condition), second.condition):
+        cases = cases[::-1]
+    elif not tvm_ffi.structural_equal(first.condition, second.condition):
+        return None
+    ways = zip((first.then_case, first.else_case), cases)
+    return tirx.IfThenElse(first.condition, *(_one_after_other(*way) for way in ways))
+
+
+def _one_after_other(*stmts: tirx.Stmt | None) -> tirx.Stmt | None:
+    parts = [part for stmt in stmts if stmt is not None for part in statements(stmt)]
+    return sequence(parts) if parts else None
 
 
 def both(*tests: ir.Expr | None) -> ir.Expr | None:
