@@ -4,8 +4,8 @@
 CUDA device; it compiles kernels by a callback, which builds them with g++ against ``cuda_shim.h``.
 What runs is the source that nvcc would get, under the block and thread structure it was written
 for, with barriers, shuffles and shared memory, and with checks no GPU makes: uninitialised memory
-reads as NaN, an access outside a buffer and a divergent barrier fail the launch with a message,
-and `thread_order` shows a missing barrier as a wrong result.
+reads as NaN, and registers as no usual number; an access outside a buffer and a divergent barrier
+fail the launch with a message, and `thread_order` shows a missing barrier as a wrong result.
 
 On a machine with a real GPU nothing is installed, and the same tests run on it.
 """
@@ -200,6 +200,12 @@ def _flags() -> tuple[str, ...]:
     flags.append("-fstack-clash-protection")  # a large frame must not step over the guard page
     if platform.machine() == "x86_64" and " f16c" in Path("/proc/cpuinfo").read_text():
         flags.append("-mf16c")  # else each conversion of a half calls a function
+    # What a thread reads before it has written it is no zero that the stack happens to hold.
+    written = "-ftrivial-auto-var-init=pattern"
+    if not subprocess.run(
+        ["g++", written, "-E", "-x", "c++", os.devnull], capture_output=True, check=False
+    ).returncode:  # since version 12
+        flags.append(written)
     return tuple(flags)
 
 

@@ -76,6 +76,15 @@ def of_chosen(x, y):
     return moved * whole + torch.cat([x[1:], y]) * 3, moved.exp()
 
 
+def of_rows(x, i):
+    """At places that are read, which are themselves read where there are any."""
+    return x[i] * 2, F.pad(x[i], (0, 0, 1, 0))[:-1] + x[i], F.embedding(i, x) + x[(i + 1) % 9]
+
+
+def padded_after(x, y):
+    return F.pad(F.relu(torch.cat([x, y])), (0, 0, 2, 2)), F.pad(x[:2], (0, 0, 0, 7)) * y
+
+
 def loads(code: str, name: str) -> list[str]:
     """How a tensor is read, as the types of what is loaded at once."""
     code = re.sub("//.*", "", code)
@@ -111,8 +120,17 @@ def test_values_under_tests(width: int, dtype: torch.dtype) -> None:
     check(of_both, x[0].clone(), torch.randn(9, 2 * width).to(dtype), within=within)
     check(nested, x[1].clone(), within=within)
     check(of_chosen, x[0].clone(), x[1].clone(), within=within)
+    check(of_rows, x[0].clone(), torch.tensor([3, 0, 8, -9, 4, -1, 1, 7, 2]) % 9, within=within)
+    check(padded_after, x[0].clone(), x[1].clone(), within=within)
     lengths = torch.tensor([0, 9, 1, 4, 2, 7, 9, 3, 0])
     check(lambda *args: (by_lengths(*args),), x[1].clone(), lengths, within=within)
+
+
+def test_places_under_tests_are_read_once() -> None:
+    x, i = torch.empty(64, 64, device="meta"), torch.empty(64, dtype=torch.int64, device="meta")
+    code = compiled(lambda x, i: x[i] * 2 + x.roll(1, 0), x, i).source("cuda")
+    assert loads(code, "i") == ["one"]
+    assert len(re.findall(r"\(const float4\*\)\(x\b", code)) == 2
 
 
 def test_gradients_under_tests() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -14,7 +15,7 @@ from babytriton.passes.gpu.accesses import loads_made
 from babytriton.passes.gpu.extents import Axis
 from babytriton.passes.gpu.program import Block
 from babytriton.passes.gpu.writing import number
-from babytriton.passes.intrinsics import function_name
+from babytriton.passes.intrinsics import dtype_of, function_name
 from babytriton.passes.statements import at_step
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -45,78 +46,119 @@ def choice(
     return (test, *ways) if gains else None
 
 
-def with_names(
-    block: Block, last: Axis, width: int
-) -> tuple[Block, list[tuple[tirx.Var, ir.Expr]]]:
-    """A block whose choices are by names, where all elements of a vector choose the same.
+@dataclass(frozen=True)
+class Naming:
+    """A test gets a name, which holds where the test does, and what must hold for it to be made."""
+
+    name: tirx.Var
+    test: ir.Expr
+    where: ir.Expr | None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What is loaded where a test by name holds."""
+
+    load: ir.TensorLoad
+    where: ir.Expr
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """One of several loads is made, by the names of tests; ``value`` stands for what it gives."""
+
+    value: tirx.Var
+    choice: ir.Expr
+    where: ir.Expr | None
+
+
+Step = Naming | Loading | Choosing
+
+
+def in_steps(
+    block: Block, last: Axis, width: int, is_vector: Callable[[ir.TensorLoad], bool]
+) -> tuple[ir.Expr, list[Step]]:
+    """A block's value once it is known what its elements choose: all of a vector choose the same.
 
     Args:
         block: of a program.
         last: the last axis of the program's elements.
         width: elements of a vector, of which the first is any multiple of so many.
+        is_vector: whether what a load reads for a vector lies one behind the other.
 
     Returns:
-        The block, and the tests by their names.
+        The value, by names, and how these become known, besides what is loaded in any case.
     """
-    names: dict[StructuralKey, tirx.Var] = {}
-    tests: list[tuple[tirx.Var, ir.Expr]] = []
-
-    def named(expr: ir.Expr, is_inside: bool) -> ir.Expr:
-        for call in _choices(expr):
-            test, *sides = call.args
-            # What a test reads may be there only where another one holds.
-            if _is_one_test(test, last, width) and not (is_inside and nodes(test, ir.TensorLoad)):
-                name = names.get(StructuralKey(test))
-                if name is None:
-                    name = names[StructuralKey(test)] = tirx.Var(_name(*sides), "bool")
-                    tests.append((name, _with_numbers_moved(test)))
-                made = tirx.if_then_else(name, *(named(side, True) for side in sides))
-                expr = _replaced(expr, call, made)
-        return expr
-
-    return block.with_value(named(block.value, False)), tests
+    steps = _Steps(last, width, is_vector)
+    return steps.value(block.value, None), steps.found
 
 
-def with_loads_chosen(
-    block: Block, load: Callable[[ir.Call, ir.Expr | None], ir.Expr | None]
-) -> Block:
-    """A block that chooses, by name, between numbers from memory before it computes with one.
+class _Steps:
+    """Finds the steps before values are computed.
 
     Args:
-        block: of a program.
-        load: what is read where there is a choice between loads alone, and what must hold for it,
-            if anything does; None if it is not read so.
+        last: the last axis of a program's elements.
+        width: elements of a vector.
+        is_vector: whether what a load reads for a vector lies one behind the other.
     """
 
-    def chosen(expr: ir.Expr, test: ir.Expr | None) -> ir.Expr:
+    def __init__(self, last: Axis, width: int, is_vector: Callable[[ir.TensorLoad], bool]) -> None:
+        self._last, self._width, self._is_vector = last, width, is_vector
+        self._names: dict[StructuralKey, tirx.Var] = {}
+        self.found: list[Step] = []
+
+    def value(self, expr: ir.Expr, where: ir.Expr | None) -> ir.Expr:
+        """An expression by names, once the steps before it are done where something holds."""
+        self._loads(expr, where)
         for call in _choices(expr):
-            name, *sides = call.args
-            if not isinstance(name, tirx.Var):
+            if self._chooses_a_load(call):
+                made: ir.Expr = tirx.Var("chosen", dtype_of(call))
+                self.found.append(Choosing(made, self._chain(call, where), where))
+            elif _is_one_test(call.args[0], self._last, self._width):
+                made = self._choice(call, where, self.value)
+            else:
                 continue
-            made = load(call, test) if loads_chosen(call) else None
-            if made is None:
-                ways = zip(sides, _answers(name, test))
-                made = tirx.if_then_else(name, *(chosen(*way) for way in ways))
             expr = _replaced(expr, call, made)
         return expr
 
-    return block.with_value(chosen(block.value, None))
+    def _chooses_a_load(self, expr: ir.Expr) -> bool:
+        """Whether an expression chooses from loads alone, the same for all of a vector."""
+        if not _is_choice(expr) or not _is_one_test(expr.args[0], self._last, self._width):
+            return False
+        return all(
+            self._is_vector(side) if isinstance(side, ir.TensorLoad) else self._chooses_a_load(side)
+            for side in expr.args[1:]
+        )
 
+    def _chain(self, expr: ir.Expr, where: ir.Expr | None) -> ir.Expr:
+        """Choices from loads alone, by names."""
+        if isinstance(expr, ir.TensorLoad):
+            return expr
+        self._loads(expr.args[0], where)
+        return self._choice(expr, where, self._chain)
 
-def loads_chosen(expr: ir.Expr) -> list[ir.TensorLoad]:
-    """What named choices choose from, if these are loads alone."""
-    if isinstance(expr, ir.TensorLoad):
-        return [expr]
-    if not _is_choice(expr) or not isinstance(expr.args[0], tirx.Var):
-        return []
-    yes, no = map(loads_chosen, expr.args[1:])
-    return [*yes, *no] if yes and no else []
+    def _choice(
+        self,
+        call: ir.Call,
+        where: ir.Expr | None,
+        of_side: Callable[[ir.Expr, ir.Expr | None], ir.Expr],
+    ) -> ir.Expr:
+        """A choice by the name of its test, and what becomes of its sides."""
+        test, *sides = call.args
+        needed = where if nodes(test, ir.TensorLoad) else None
+        key = StructuralKey([test] if needed is None else [test, needed])
+        if key not in self._names:
+            name = self._names[key] = tirx.Var(_name(*sides), "bool")
+            self.found.append(Naming(name, _with_numbers_moved(test), needed))
+        name = self._names[key]
+        ways = [name, tirx.Not(name)]
+        if where is not None:
+            ways = [tirx.And(where, way) for way in ways]
+        return tirx.if_then_else(name, *(of_side(*way) for way in zip(sides, ways)))
 
-
-def _answers(name: tirx.Var, test: ir.Expr | None) -> tuple[ir.Expr, ir.Expr]:
-    """What holds on both sides of a choice, where something holds already."""
-    ways = name, tirx.Not(name)
-    return ways if test is None else tuple(tirx.And(test, way) for way in ways)
+    def _loads(self, expr: ir.Expr, where: ir.Expr | None) -> None:
+        if where is not None:
+            self.found.extend(Loading(load, where) for load in loads_made(expr))
 
 
 def _with_numbers_moved(test: ir.Expr) -> ir.Expr:
@@ -146,32 +188,26 @@ def _with_number_apart(expr: ir.Expr) -> tuple[ir.Expr, int]:
 
 def _name(yes: ir.Expr, no: ir.Expr) -> str:
     """What a test is called, by what is read where it holds and where it does not."""
-    if not nodes(no, ir.TensorLoad):
-        return "_".join(["has", *(load.source.name for load in nodes(yes, ir.TensorLoad)[:1])])
-    if not nodes(yes, ir.TensorLoad):
-        return f"lacks_{nodes(no, ir.TensorLoad)[0].source.name}"
-    return "is_first"
+    first, second = map(_read_first, (yes, no))
+    if not second:
+        return f"has_{first}" if first else "holds"
+    return "is_first" if first else f"lacks_{second}"
+
+
+def _read_first(expr: ir.Expr) -> str:
+    """The name of what an expression reads first, but for tests; empty if it reads nothing."""
+    if _is_choice(expr):
+        return _read_first(expr.args[1]) or _read_first(expr.args[2])
+    loads = loads_made(expr)
+    if loads:
+        return str(loads[0].source.name)
+    return next(filter(None, map(_read_first, _choices(expr))), "")
 
 
 def _replaced(expr: ir.Expr, old: ir.Call, new: ir.Expr) -> ir.Expr:
     return tvm_ffi.structural_map(
         expr, (ir.Call, lambda call: new if tvm_ffi.structural_equal(call, old) else call)
     )
-
-
-def loads_by_test(block: Block) -> list[tuple[ir.TensorLoad, ir.Expr]]:
-    """What a block loads where named tests hold, or do not, each with what must hold for it."""
-    return [*_by_test(block.value, None)]
-
-
-def _by_test(expr: ir.Expr, test: ir.Expr | None) -> Iterator[tuple[ir.TensorLoad, ir.Expr]]:
-    if test is not None:
-        yield from ((load, test) for load in loads_made(expr))
-    for call in _choices(expr):
-        name, *sides = call.args
-        if isinstance(name, tirx.Var):
-            for side, holds in zip(sides, _answers(name, test)):
-                yield from _by_test(side, holds)
 
 
 def _choices(expr: ir.Expr) -> list[ir.Call]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm_ffi
 from tvm import ir, tirx
 
 from babytriton.passes.gpu.accesses import Access, Window
 from babytriton.passes.gpu.writing import number
+from babytriton.passes.statements import conjuncts
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,25 @@ class Read:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Registers that what is read is in, from a place on; one for all if it does not move."""
+    """Registers that what is read is in, from a place on; one for all if it does not move.
+
+    It is there in any case, or where one of some tests holds.
+    """
 
     read: Read
     values: tirx.Var
     start: ir.Expr
+    wheres: list[ir.Expr] = field(default_factory=list)
+
+    def is_there(self, where: ir.Expr | None) -> bool:
+        """Whether it is there where something holds."""
+        if not self.wheres or where is None:
+            return not self.wheres
+        held = conjuncts(where)
+        return any(
+            all(any(tvm_ffi.structural_equal(x, y) for y in held) for x in conjuncts(own))
+            for own in self.wheres
+        )
 
     def lane(self, number_: ir.Expr, window: Window | None) -> ir.Expr:
         """The value of what reads the same, of an element of the vector."""

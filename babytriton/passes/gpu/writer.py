@@ -10,13 +10,7 @@ from tvm import ir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
-from babytriton.passes.gpu.choices import (
-    choice,
-    loads_by_test,
-    loads_chosen,
-    with_loads_chosen,
-    with_names,
-)
+from babytriton.passes.gpu.choices import Choosing, Loading, Naming, choice, in_steps
 from babytriton.passes.gpu.extents import put_together, split
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.registers import Kept, Loaded, Read, Vector
@@ -33,7 +27,7 @@ from babytriton.passes.gpu.writing import (
     with_one_test,
 )
 from babytriton.passes.nests import is_equal
-from babytriton.passes.statements import at_step, sequence
+from babytriton.passes.statements import sequence
 
 Statements = list[tirx.Stmt]
 
@@ -245,75 +239,102 @@ class Writer:
                 ways.append(sequence(self.elements(side, vector, use)))
                 self._spare += self.allocations[others:]
             self._spare.clear()
-            chosen = tirx.IfThenElse(self.at(test, vector.first), *ways)
+            whole = tirx.IfThenElse(self.at(test, vector.first), *ways)
             del self._of_vector[count - len(before) :]
-            return [*before, chosen]
-        given = block
-        block, tests = with_names(block, self.program.elements[-1], beside)
-        lane_ = tirx.Var(LANE, "int64")
-        block, chosen = self._with_loads_chosen(block, vector, lane_)
-        if len(chosen) + len(loads_by_test(block)) > _MOST:
-            block, tests, chosen = given, [], []
+            return [*before, whole]
+        value, steps = in_steps(
+            block, self.program.elements[-1], beside, lambda made: self._is_vector(block, made)
+        )
+        if sum(not isinstance(step, Naming) for step in steps) > _MOST:
+            value, steps = block.value, []
         loaded: list[Loaded] = []
-        always: Statements = []
-        sometimes: Statements = []
-        for read, where in self._wanted(block):
-            kept = next((k for k in self._kept if read.access.is_same(k.access)), None)
-            if kept is not None:
-                loaded.append(kept.of(vector))
-                continue
-            loaded.append(Loaded(read, self._registers(read), number(0)))
-            made = self._load(loaded[-1], vector)
-            if where:
-                sometimes += guarded(tirx.any(*where), made)
-            else:
-                always += made
-        names = [
-            tirx.Bind(name, self._replaced(block, test, (vector, number(0)), loaded))
-            for name, test in tests
-        ]
+        chosen: dict[tirx.Var, tirx.Var] = {}
+        body: Statements = []
+        count = len(self._of_vector)
+        for made in self.program.loads(block, self._beside):
+            body += self._loading(block, made, None, vector, loaded)
+        for step in steps:
+            match step:
+                case Naming(name, test, where):
+                    full = test if where is None else tirx.And(where, test)
+                    full = self._replaced(block, full, (vector, number(0)), loaded)
+                    body.append(tirx.Bind(name, full))
+                case Loading(made, where):
+                    body += self._loading(block, made, where, vector, loaded)
+                case Choosing(variable, choice_, where):
+                    dtype = str(variable.ty.dtype)
+                    own = self.allocate(self.width, dtype, f"chosen_{self._ending}")
+                    chosen[variable] = own
+                    body += guarded(where, self._choosing(block, choice_, own, vector))
 
         def of_lane(lane: ir.Expr) -> Sequence[tirx.Stmt]:
-            value = at_step(block.value, lane_, lane)
-            return use(lane, self._replaced(block, value, (vector, lane), loaded))
+            def known(variable: tirx.Var) -> ir.Expr:
+                own = chosen.get(variable)
+                return variable if own is None else tirx.BufferLoad(own, [lane])
 
-        body = [*always, *names, *with_one_test([*sometimes, *chosen])]
-        return body + each(LANE, vector.width, of_lane)
+            own = tvm_ffi.structural_map(value, (ir.Var, known))
+            return use(lane, self._replaced(block, own, (vector, lane), loaded))
 
-    def _with_loads_chosen(
-        self, block: Block, vector: Vector, lane: tirx.Var
-    ) -> tuple[Block, Statements]:
-        """A block that has in one vector what it chooses from several in memory.
+        whole = with_one_test(body) + each(LANE, vector.width, of_lane)
+        del self._of_vector[count:]
+        return whole
+
+    def _loading(
+        self,
+        block: Block,
+        made: ir.TensorLoad,
+        where: ir.Expr | None,
+        vector: Vector,
+        loaded: list[Loaded],
+    ) -> Statements:
+        """What loads what a load reads for a vector, if it reads that from memory.
 
         Args:
-            block: whose choices have names.
+            block: that has the load.
+            made: the load.
+            where: what must hold for it, if anything must.
             vector: that is written.
-            lane: a variable for the number of an element in it.
-
-        Returns:
-            The block, and what loads each of these vectors.
+            loaded: what is loaded already; what this loads is added.
         """
-        done: Statements = []
+        inner = nodes(list(made.indices), ir.TensorLoad) if where is None else []
+        done = [x for each_ in inner for x in self._loading(block, each_, None, vector, loaded)]
+        read = self._read(block, made)
+        if read is None:
+            return done
+        kept = next((k for k in self._kept if read.access.is_same(k.access)), None)
+        if kept is not None:
+            loaded.append(kept.of(vector))
+            return done
+        known = next((other for other in loaded if other.read.is_same(read)), None)
+        if known is None:
+            known = Loaded(read, self._registers(read), number(0))
+            loaded.append(known)
+        elif known.is_there(where):
+            return done
+        # Where other tests hold it is loaded again: it is the same then.
+        done += guarded(where, self._load(known, vector))
+        if where is not None:
+            known.wheres.append(where)
+        elif not read.access.moves and read.window is None:
+            self._of_vector.append((made, known.values))
+        return done
 
-        def of_choice(choice: ir.Call, test: ir.Expr | None) -> ir.Expr | None:
-            loads = loads_chosen(choice)
-            reads = [self._read(block, made) for made in loads]
-            if not all(x is not None and x.access.moves and x.window is None for x in reads):
-                return None
-            dtype = str(loads[0].source.ty.dtype)
-            values = self.allocate(self.width, dtype, f"chosen_{self._ending}")
+    def _choosing(
+        self, block: Block, expr: ir.Expr, values: tirx.Var, vector: Vector
+    ) -> Statements:
+        """What loads one of several vectors, by tests that have names."""
+        if isinstance(expr, ir.TensorLoad):
+            read = self._read(block, expr)
+            assert read is not None
+            return self._load(Loaded(read, values, number(0)), vector)
+        test, *sides = expr.args
+        ways = (sequence(self._choosing(block, side, values, vector)) for side in sides)
+        return [tirx.IfThenElse(test, *ways)]
 
-            def loading(part: ir.Expr) -> tirx.Stmt:
-                if isinstance(part, ir.TensorLoad):
-                    read = self._read(block, part)
-                    assert read is not None
-                    return sequence(self._load(Loaded(read, values, number(0)), vector))
-                return tirx.IfThenElse(part.args[0], *map(loading, part.args[1:]))
-
-            done.extend(guarded(test, [loading(choice)]))
-            return tirx.BufferLoad(values, [lane])
-
-        return with_loads_chosen(block, of_choice), done
+    def _is_vector(self, block: Block, made: ir.TensorLoad) -> bool:
+        """Whether what a load reads for a vector lies one behind the other, in memory."""
+        read = self._read(block, made)
+        return read is not None and read.access.moves and read.window is None
 
     def _registers(self, read: Read) -> tirx.Var:
         """Registers for what is read for a vector."""
@@ -364,24 +385,6 @@ class Writer:
         """What a vector loads of an access that jumps."""
         return access.window(self._beside, self.program.elements[-1]) if access.jumps else None
 
-    def _wanted(self, block: Block) -> list[tuple[Read, list[ir.Expr]]]:
-        """What the block reads from memory for a vector, each once.
-
-        With the named tests of which one holds where it is read; none for what is read in any case.
-        """
-        found: list[tuple[Read, list[ir.Expr]]] = []
-        loads = [(load, None) for load in self.program.loads(block, self._beside)]
-        for made, test in [*loads, *loads_by_test(block)]:
-            read = self._read(block, made)
-            if read is None:
-                continue
-            tests = next((tests for other, tests in found if other.is_same(read)), None)
-            if tests is None:
-                found.append((read, [] if test is None else [test]))
-            elif tests and not any(tvm_ffi.structural_equal(test, other) for other in tests):
-                tests.append(test)
-        return found
-
     def _read(self, block: Block, made: ir.TensorLoad) -> Read | None:
         """What a load reads from memory for a vector; None if it does not, or not at once."""
         one = self.program.access(block, made)
@@ -393,7 +396,12 @@ class Writer:
 
     def _vectors(self, block: Block) -> int:
         """How many vectors the block reads from memory in any case."""
-        return sum(read.access.moves for read, _ in self._wanted(block))
+        found: list[Read] = []
+        for made in self.program.loads(block, self._beside):
+            read = self._read(block, made)
+            if read is not None and not any(read.is_same(other) for other in found):
+                found.append(read)
+        return sum(read.access.moves for read in found)
 
     def _fits(self, one: Access) -> bool:
         return one.fits(self._beside, self.program.elements[-1])

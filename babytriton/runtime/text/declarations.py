@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 _DECLARATION = re.compile(r"^ *((?:alignas\(\d+\) )?([\w ]+?)) (\w+)(?:\[(\d+)\])?;$")
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:\w+\s*)?\(")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _LOOP = re.compile(r"^ *(?:for|while) ")
 _LANES = re.compile(r"^ *for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{$")
 
@@ -56,17 +58,27 @@ class _Statement:
         """Whether its body may run several times."""
         return _LOOP.match(self.lines[0].splitlines()[-1]) is not None
 
+    @cached_property
+    def _words(self) -> set[str]:
+        """The names in it. Those of variables that are declared in it may be gone since."""
+        found = {word for line in self.lines for word in _WORD.findall(line)}
+        return found.union(*(inner._words for body in self.bodies for inner in body))
+
     def rename(self, name: str, other: str) -> None:
         """Call a variable otherwise."""
+        if not self.has(name):
+            return
         word = re.compile(rf"(?<![\w.]){name}\b")
         self.lines = [word.sub(other, line) for line in self.lines]
+        self._words.remove(name)
+        self._words.add(other)
         for body in self.bodies:
             for inner in body:
                 inner.rename(name, other)
 
     def has(self, name: str) -> bool:
         """Whether it uses a variable."""
-        return any(_has(line, name) for line in self.all_lines)
+        return name in self._words
 
 
 @dataclass(frozen=True)
