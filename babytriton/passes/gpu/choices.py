@@ -48,7 +48,7 @@ def choice(
 
 @dataclass(frozen=True)
 class Naming:
-    """A test gets a name, which holds where the test does, and what must hold for it to be made."""
+    """A test gets a name. Where it cannot be made, as ``where`` does not hold, nor does the name."""
 
     name: tirx.Var
     test: ir.Expr
@@ -65,7 +65,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Choosing:
-    """One of several loads is made, by the names of tests; ``value`` stands for what it gives."""
+    """One of several loads is made, by the names of tests: ``value`` stands for what it gives."""
 
     value: tirx.Var
     choice: ir.Expr

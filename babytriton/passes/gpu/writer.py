@@ -297,7 +297,7 @@ class Writer:
             loaded: what is loaded already; what this loads is added.
         """
         inner = nodes(list(made.indices), ir.TensorLoad) if where is None else []
-        done = [x for each_ in inner for x in self._loading(block, each_, None, vector, loaded)]
+        done = [x for place in inner for x in self._loading(block, place, None, vector, loaded)]
         read = self._read(block, made)
         if read is None:
             return done
@@ -332,9 +332,11 @@ class Writer:
         return [tirx.IfThenElse(test, *ways)]
 
     def _is_vector(self, block: Block, made: ir.TensorLoad) -> bool:
-        """Whether what a load reads for a vector lies one behind the other, in memory."""
+        """Whether what a load reads for a vector lies one behind the other, in memory alone."""
         read = self._read(block, made)
-        return read is not None and read.access.moves and read.window is None
+        if read is None or any(read.access.is_same(kept.access) for kept in self._kept):
+            return False
+        return read.access.moves and read.window is None
 
     def _registers(self, read: Read) -> tirx.Var:
         """Registers for what is read for a vector."""
