@@ -46,9 +46,27 @@ def choice(
     return (test, *ways) if gains else None
 
 
+def chooses_loads(
+    expr: ir.Expr, last: Axis, width: int, is_vector: Callable[[ir.TensorLoad], bool]
+) -> bool:
+    """Whether a choice is one between loads alone, and the same for all elements of a vector.
+
+    Args:
+        expr: any.
+        last: the last axis of the program's elements.
+        width: elements of a vector, of which the first is any multiple of so many.
+        is_vector: whether what a load reads for a vector lies one behind the other.
+    """
+    if isinstance(expr, ir.TensorLoad):
+        return is_vector(expr)
+    if not _is_choice(expr) or not _is_one_test(expr.args[0], last, width):
+        return False
+    return all(chooses_loads(side, last, width, is_vector) for side in expr.args[1:])
+
+
 @dataclass(frozen=True)
 class Naming:
-    """A test gets a name. Where it cannot be made, as ``where`` does not hold, nor does the name."""
+    """A test gets a name, which does not hold where the test cannot be made, outside ``where``."""
 
     name: tirx.Var
     test: ir.Expr
@@ -108,10 +126,10 @@ class _Steps:
         self.found: list[Step] = []
 
     def value(self, expr: ir.Expr, where: ir.Expr | None) -> ir.Expr:
-        """An expression by names, once the steps before it are done where something holds."""
+        """An expression by names, once the steps before it are done, where something holds."""
         self._loads(expr, where)
         for call in _choices(expr):
-            if self._chooses_a_load(call):
+            if chooses_loads(call, self._last, self._width, self._is_vector):
                 made: ir.Expr = tirx.Var("chosen", dtype_of(call))
                 self.found.append(Choosing(made, self._chain(call, where), where))
             elif _is_one_test(call.args[0], self._last, self._width):
@@ -120,15 +138,6 @@ class _Steps:
                 continue
             expr = _replaced(expr, call, made)
         return expr
-
-    def _chooses_a_load(self, expr: ir.Expr) -> bool:
-        """Whether an expression chooses from loads alone, the same for all of a vector."""
-        if not _is_choice(expr) or not _is_one_test(expr.args[0], self._last, self._width):
-            return False
-        return all(
-            self._is_vector(side) if isinstance(side, ir.TensorLoad) else self._chooses_a_load(side)
-            for side in expr.args[1:]
-        )
 
     def _chain(self, expr: ir.Expr, where: ir.Expr | None) -> ir.Expr:
         """Choices from loads alone, by names."""

@@ -10,7 +10,14 @@ from tvm import ir, tirx
 from babytriton.ops.primfunc import nodes
 from babytriton.passes.blocks import uses
 from babytriton.passes.gpu.accesses import Access, Window, loads_made
-from babytriton.passes.gpu.choices import Choosing, Loading, Naming, choice, in_steps
+from babytriton.passes.gpu.choices import (
+    Choosing,
+    Loading,
+    Naming,
+    choice,
+    chooses_loads,
+    in_steps,
+)
 from babytriton.passes.gpu.extents import put_together, split
 from babytriton.passes.gpu.program import Block, Program
 from babytriton.passes.gpu.registers import Kept, Loaded, Read, Vector
@@ -228,8 +235,13 @@ class Writer:
         use: Callable[[ir.Expr, ir.Expr], Sequence[tirx.Stmt]],
     ) -> Statements:
         """What is done with the block's value at each element of a vector, once that is loaded."""
-        beside = min(vector.width, self._beside)
-        asked = choice(block, self.program.elements[-1], beside, self._vectors)
+        last, beside = self.program.elements[-1], min(vector.width, self._beside)
+
+        def is_vector(made: ir.TensorLoad) -> bool:
+            return self._is_vector(block, made)
+
+        is_loaded = chooses_loads(block.value, last, beside, is_vector)
+        asked = None if is_loaded else choice(block, last, beside, self._vectors)
         if asked is not None:
             test, *sides = asked
             before, count = self._asked(test, vector), len(self._of_vector)
@@ -242,9 +254,7 @@ class Writer:
             whole = tirx.IfThenElse(self.at(test, vector.first), *ways)
             del self._of_vector[count - len(before) :]
             return [*before, whole]
-        value, steps = in_steps(
-            block, self.program.elements[-1], beside, lambda made: self._is_vector(block, made)
-        )
+        value, steps = in_steps(block, last, beside, is_vector)
         if sum(not isinstance(step, Naming) for step in steps) > _MOST:
             value, steps = block.value, []
         loaded: list[Loaded] = []
